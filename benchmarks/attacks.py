@@ -3,14 +3,18 @@
     python -m benchmarks.attacks
 
 Prefixes, a batch that is too large, requests that could stop the event loop, clients that do not read, a full
-folder of metrics, signals while workers start, many reloads at once.
+folder of metrics, signals while workers start, many reloads at once, endless heads, silent connections;
+and the share of each of two workers in the requests of a pool.
 """
 
+import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -55,6 +59,9 @@ def main() -> None:
         _full_memory(model, Path(folder))
         _early_signals(model, Path(folder))
         _many_reloads(model)
+        _endless(model)
+        _silent(model)
+        _pools(model, Path(folder))
 
 
 def _model(path: Path) -> Path:
@@ -321,6 +328,114 @@ def _many_reloads(model: Path) -> None:
         f"{dict(Counter(status for _, status in searches))}, median {np.median(times):.3f} s, "
         f"slowest {max(times):.2f} s", flush=True,
     )  # fmt: skip
+
+
+def _endless(model: Path) -> None:
+    """Send requests that go on for ever after their beginning, and ask for /health meanwhile."""
+    post = b"POST /v1/recommend HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    endless = {
+        "header": (b"GET /health HTTP/1.1\r\nHost: x\r\nX: ", b"a" * 65_536),
+        "number of headers": (b"GET /health HTTP/1.1\r\nHost: x\r\n", b"a: b\r\n" * 10_000),
+        "trailer": (post + b"1\r\n{\r\n0\r\nX: ", b"a" * 65_536),
+        "number of pipelined requests": (b"", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 2000),
+    }
+
+    def send(url: str, beginning: bytes, rest: bytes) -> float:
+        """Return how many MB are taken, at most 123, within 20 seconds."""
+        host, port = url.removeprefix("http://").split(":")
+        taken, end = 0, time.monotonic() + 20
+        with suppress(OSError), socket.create_connection((host, int(port)), 5) as connection:
+            connection.sendall(beginning)
+            while taken < 123e6 and time.monotonic() < end:
+                taken += connection.send(rest)
+        return taken / 1e6
+
+    for name, (beginning, rest) in endless.items():
+        with _process("-m", "mrfrec", "serve", model, "--port", ..., "--log", "off") as (url, usage):
+            before, waits = usage()[1], list[float]()
+            new = {"Connection": "close"}  # so that each request has a connection of its own
+            with ThreadPoolExecutor(1) as pool, httpx.Client(headers=new, timeout=30) as client:
+                sending = pool.submit(send, url, beginning, rest)
+                while not sending.done() or len(waits) < 10:
+                    start = time.perf_counter()
+                    with suppress(httpx.TransportError):
+                        client.get(f"{url}/health")
+                    waits.append(1000 * (time.perf_counter() - start))
+            print(
+                f"endless {name}: {sending.result():.1f} MB taken, {usage()[1] - before:.1f} s of processor "
+                f"time; /health {statistics.median(waits):.0f} ms, at most {max(waits):.0f} ms", flush=True,
+            )  # fmt: skip
+
+
+def _silent(model: Path) -> None:
+    """Open 400 connections to a service of 256 descriptors, say nothing, and ask as a new client."""
+    code = (
+        "import resource, runpy; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)); "
+        "runpy.run_module('mrfrec', run_name='__main__', alter_sys=True)"
+    )
+    with (
+        _process("-c", code, "serve", model, "--port", ..., "--log", "off") as (url, usage),
+        ExitStack() as kept,
+    ):
+        host, port = url.removeprefix("http://").split(":")
+        answered, before = 0, usage()[1]
+        for _ in range(400):
+            kept.enter_context(socket.create_connection((host, int(port)), 5))
+        time.sleep(0.5)
+        for _ in range(20):
+            with suppress(httpx.TransportError):
+                answered += httpx.get(f"{url}/health", timeout=5).status_code == 200
+        print(f"400 silent connections: {answered} of 20 new clients answered; ", end="")
+        print(f"{usage()[1] - before:.1f} s of processor time", flush=True)
+
+
+def _pools(model: Path, folder: Path) -> None:
+    """Ask two workers over pools of connections; print the share of the busier one."""
+    body = json.dumps({"history": list(range(20)), "k": 10, "reasons": 3}).encode()
+    head = f"POST /v1/recommend HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n".encode()
+    request = head + b"Content-Type: application/json\r\n\r\n" + body
+
+    async def ask(port: int, workers: list[str], seconds: list[float]) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(100):
+            start = time.perf_counter()
+            writer.write(request)
+            said = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+            await reader.readexactly(int(re.findall(r"content-length: (\d+)", said)[0]))
+            seconds.append(time.perf_counter() - start)
+            workers.append(
+                re.findall(r"x-request-id: (\w{8})", said)[0]
+            )  # which each worker begins otherwise
+        writer.close()
+
+    async def pool(port: int, size: int) -> str:
+        workers, seconds = list[str](), list[float]()
+        await asyncio.gather(*(ask(port, workers, seconds) for _ in range(size)))
+        share = max(map(workers.count, set(workers))) / len(workers)
+        return f"{share:.0%}, 99 % {1000 * statistics.quantiles(seconds, n=100)[98]:.0f} ms"
+
+    options = ("--workers", "2", "--log", "off")
+    with _process("-m", "mrfrec", "serve", model, "--port", ..., *options) as (url, _), ExitStack() as stack:
+        ports = {"direct": int(url.rpartition(":")[2])}
+        time.sleep(5)  # until both workers answer
+        if shutil.which("nginx"):
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                ports["through nginx, keepalive 16"] = port = free.getsockname()[1]
+            (folder / "nginx.conf").write_text(
+                f"daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log stderr; events {{}}\n"
+                f"http {{ access_log off; upstream mrfrec {{ server {url[7:]}; keepalive 16; }}\n"
+                f"server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://mrfrec;\n"
+                'proxy_http_version 1.1; proxy_set_header Connection ""; } } }\n'
+            )
+            nginx = subprocess.Popen(["nginx", "-p", folder, "-c", folder / "nginx.conf"])
+            stack.callback(nginx.wait)
+            stack.callback(nginx.terminate)
+            time.sleep(1)
+        for name, port in ports.items():
+            for size in (16, 20):
+                found = [asyncio.run(pool(port, size)) for _ in range(3)]
+                print(f"pool of {size}, {name}: one of two workers answers {'; '.join(found)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """What an attacker or a mishap tries on the service: prefixes, huge requests, slow readers, foreign pages."""
 
+import errno
 import json
 import logging
+import multiprocessing
 import os
 import re
 import shutil
@@ -29,7 +31,8 @@ from mrfrec.errors import DataError, ModelFileError, MrfrecWarning
 from mrfrec.io.artifact import open_file, write_file
 from mrfrec.service import ServiceSettings, answers, create_app, metrics, schemas, serve
 from mrfrec.service.app import reload
-from mrfrec.service.connections import Connection
+from mrfrec.service.connections import Connection, Connections
+from mrfrec.service.listening import Loop, Shares
 
 from servers import ASK, Command, asking, eventually, post, raw, received, save_keys, save_shop, sent, serving
 
@@ -339,7 +342,7 @@ def test_answers_that_are_not_taken_hold_no_place_in_the_queue(
     monkeypatch.setattr(Connection, "pause_writing", counted)
     app = create_app(large, settings=ServiceSettings(queue=2))
     with ExitStack() as stack:
-        url = stack.enter_context(serving(app, http=partial(Connection, 600.0)))
+        url = stack.enter_context(serving(app, http=partial(Connection, Connections(600.0))))
         for _ in range(3):
             stack.enter_context(_stuck(url, SHORT, "/v1/recommend", times=200))
         eventually(lambda: len(full) == 3)
@@ -353,7 +356,7 @@ def test_client_that_takes_too_little_of_many_answers_is_cut_off(
 ) -> None:
     app = create_app(large)
     with (
-        serving(app, http=partial(Connection, 0.5)) as url,
+        serving(app, http=partial(Connection, Connections(0.5))) as url,
         _stuck(url, SHORT, "/v1/recommend", times=200) as connection,
     ):
 
@@ -366,6 +369,200 @@ def test_client_that_takes_too_little_of_many_answers_is_cut_off(
         received(connection)  # what was sent before
         eventually(lambda: 'status="499"} 1.0' in httpx.get(f"{url}/metrics").text)
     assert "Traceback" not in caplog.text
+
+
+# ── connections before their requests ─────────────────────────────────────────────────────────────
+
+HEAD = b"GET /health HTTP/1.1\r\nHost: x\r\n"
+CHUNKS = b"POST /v1/recommend HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        lambda size: HEAD + b"X: " + b"a" * size + b"\r\nConnection: close\r\n\r\n",
+        lambda size: HEAD + b"X: a\r\n" * (size // 6) + b"Connection: close\r\n\r\n",
+        lambda size: b"GET /%b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % (b"a" * size),
+    ],
+    ids=["header", "headers", "path"],
+)
+def test_head_of_a_request_has_at_most_64_kb(shop: Path, request_of: Any) -> None:
+    with serving(create_app(shop), http=partial(Connection, Connections())) as url:
+        assert raw(url, request_of(65_000)).split()[1] in (b"200", b"404")
+        found = raw(url, request_of(66_000))
+    assert found.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+    assert json.loads(found.partition(b"\r\n\r\n")[2])["detail"].endswith("at most 65,536 bytes.")
+
+
+@pytest.mark.parametrize(
+    "beginning", [HEAD + b"X: ", b"GET /", CHUNKS + b"1;", CHUNKS + b"0\r\nX: "],
+    ids=["header", "path", "extension of a chunk", "trailer"],
+)  # fmt: skip
+def test_request_without_an_end_is_cut_off(shop: Path, beginning: bytes) -> None:
+    app = create_app(shop)
+    with (
+        serving(app, http=partial(Connection, Connections())) as url,
+        sent(url, beginning) as connection,
+        pytest.raises(OSError, match=r"reset|pipe"),
+    ):
+        connection.sendall(b"a" * 20_000_000)  # more than systems buffer
+
+
+def test_trailers_are_no_headers(shop: Path, tmp_path: Path) -> None:
+    key, _ = save_keys(tmp_path / "keys")
+    app = create_app(shop, settings=ServiceSettings(keys=tmp_path / "keys"))
+    with serving(app, http=partial(Connection, Connections())) as url:
+        request = CHUNKS + f"0\r\nX-API-Key: {key}\r\n\r\n".encode() + HEAD + b"Connection: close\r\n\r\n"
+        found = raw(url, request)
+    assert found.startswith(b"HTTP/1.1 401 ")
+    assert b"HTTP/1.1 200 " in found  # the connection goes on after them
+
+
+def test_head_that_comes_too_slowly_is_refused(shop: Path) -> None:
+    connections = Connections(head_seconds=0.5)
+    with serving(create_app(shop), http=partial(Connection, connections)) as url:
+        with sent(url, b"") as silent, sent(url, HEAD) as slow, sent(url, HEAD + b"\r\n") as second:
+            assert second.recv(100_000).startswith(b"HTTP/1.1 200 ")
+            second.sendall(HEAD)  # of another request
+            assert received(silent) == b""
+            for connection in (slow, second):
+                found = received(connection)
+                assert found.startswith(b"HTTP/1.1 408 ")
+                assert b"application/problem+json" in found
+        eventually(lambda: len(connections) == 0)
+
+
+def test_new_connection_takes_the_place_of_a_silent_one(shop: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with ExitStack() as stack:
+        http = partial(Connection, Connections(most=5))
+        url = stack.enter_context(serving(create_app(shop), http=http))
+        kept = stack.enter_context(sent(url, HEAD + b"\r\n"))
+        assert kept.recv(100_000).startswith(b"HTTP/1.1 200 ")
+        for _ in range(20):
+            stack.enter_context(sent(url, b""))
+        for _ in range(5):
+            assert httpx.get(f"{url}/health").status_code == 200
+        kept.sendall(HEAD + b"\r\n")  # which has asked before, and so stays
+        assert kept.recv(100_000).startswith(b"HTTP/1.1 200 ")
+    assert caplog.text.count("too many connections (6)") == 1
+
+
+def test_new_connection_is_refused_while_all_others_have_requests(shop: Path) -> None:
+    with ExitStack() as stack:
+        app = create_app(shop)
+        url = stack.enter_context(serving(app, http=partial(Connection, Connections(most=3))))
+        for _ in range(3):
+            stack.enter_context(sent(url, post("/v1/recommend", b"{}")[:-1]))
+        eventually(lambda: httpx.get(f"{url}/health").status_code == 503)
+
+
+def test_more_requests_than_may_wait_end_their_connection(shop: Path) -> None:
+    ask = post("/v1/recommend", json.dumps(ASK).encode())
+    with serving(create_app(shop), http=partial(Connection, Connections())) as url:
+        found = raw(url, ask * 1000)
+        assert found.count(b"HTTP/1.1 200 ") < 300
+        assert httpx.get(f"{url}/health").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("lines", "path", "says"),
+    [
+        (b"Host: x\r\nX-API-Key: a\r\nx-api-key: b\r\n", b"/v1/models", b"one header x-api-key"),
+        (b"Host: x\r\nAuthorization: a\r\nAuthorization: b\r\n", b"/v1/models", b"one header authorization"),
+        (b"Host: x\r\nHost: x\r\n", b"/health", b"one header host"),
+        (b"", b"/health", b"must have the header host"),
+        (b"Host: 127.0.0.1\r\n", b"/v1/models/shop%2freload", b"encoded by %"),
+        (b"Host: 127.0.0.1\r\n", b"/v1/models/shop%2Freload", b"encoded by %"),
+        (b"Host: 127.0.0.1\r\n", b"/v1%2fmodels/shop/reload", b"encoded by %"),
+        (b"Host: 127.0.0.1\r\n", b"/v1/models/shop/re%6coad", b"encoded by %"),
+    ],
+)
+def test_request_that_a_proxy_may_read_otherwise_is_refused(
+    shop: Path, lines: bytes, path: bytes, says: bytes
+) -> None:
+    with asking(shop) as client:
+        request = b"POST %b HTTP/1.1\r\n%bConnection: close\r\n\r\n" % (path, lines)
+        found = raw(str(client.base_url), request)
+        assert client.post("/v1/models/sho%70/reload").status_code == 200
+    assert found.startswith(b"HTTP/1.1 400 ")
+    assert says in found
+    assert b"application/problem+json" in found
+
+
+def test_old_http_needs_no_host(shop: Path) -> None:
+    with asking(shop) as client:
+        assert raw(str(client.base_url), b"GET /health HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+
+
+def test_connections_wait_while_the_process_has_no_descriptor_for_them(
+    shop: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept, failures = socket.socket.accept, [errno.EMFILE, errno.ECONNABORTED, errno.ENFILE]
+
+    def failing(listening: socket.socket) -> Any:
+        if failures:
+            raise OSError(failures.pop(), "failed")
+        return accept(listening)
+
+    connections = Connections()
+    options: Any = {"http": partial(Connection, connections), "loop": partial(Loop, connections)}
+    monkeypatch.setattr(socket.socket, "accept", failing)
+    with serving(create_app(shop), **options) as url:
+        for _ in range(3):
+            assert httpx.get(f"{url}/health").status_code == 200
+    assert failures == []
+    assert caplog.text.count("too many connections") == 1
+
+
+@pytest.mark.slow
+def test_place_of_a_killed_worker_is_free() -> None:
+    shares, (here, there) = Shares(), multiprocessing.Pipe()
+    other = multiprocessing.get_context("spawn").Process(target=_take_a_place, args=(shares, there))
+    other.start()
+    try:
+        assert here.poll(60)
+        assert shares.fewest() == 3
+        shares.join()
+        shares.tell(5)
+        assert shares.fewest() == 3
+    finally:
+        other.kill()
+        other.join()
+    assert shares.fewest() is None
+    shares.leave()
+
+
+def _take_a_place(shares: Shares, there: Any) -> None:
+    shares.join()
+    shares.tell(3)
+    there.send("joined")
+    time.sleep(60)
+
+
+LIMITED = (
+    "import resource, runpy\n"
+    "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))\n"
+    "runpy.run_module('mrfrec', run_name='__main__', alter_sys=True)\n"
+)
+
+
+@pytest.mark.slow
+def test_silent_connections_and_nonsense_keep_nobody_waiting_and_are_logged_once(
+    shop: Path, tmp_path: Path
+) -> None:
+    with (
+        Command(tmp_path, "serve", "--port", 0, shop, code=LIMITED) as service,
+        ExitStack() as stack,
+    ):
+        for _ in range(400):
+            stack.enter_context(sent(service.url, b""))
+        for _ in range(20):
+            assert httpx.get(f"{service.url}/health").status_code == 200
+        for _ in range(20):
+            assert raw(service.url, b"nonsense\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+        assert service.log.count("too many connections") == 1
+        assert service.log.count("Invalid HTTP request") == 1
+        assert "Traceback" not in service.log
 
 
 # ── pages of other sites ──────────────────────────────────────────────────────────────────────────

@@ -44,6 +44,7 @@ HOME_OF = {
     "pydantic": {"nightly/job.py", "service/schemas.py"},
     "pydantic_core": {"service/api.py"},  # the quickest way to JSON among what FastAPI brings
     "uvicorn": rooms("service", "connections server"),
+    "uvloop": {"service/listening.py"},
     "httpx": {"service/client.py"},
     "prometheus_client": {"service/metrics.py"},
     "matplotlib": {"evaluation/figures.py"},

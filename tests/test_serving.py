@@ -10,8 +10,9 @@ import subprocess
 import sys
 import time
 import weakref
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import fields
 from pathlib import Path
 from threading import Event
@@ -58,6 +59,52 @@ def test_killed_workers_are_replaced_while_others_answer_and_end_with_their_pare
         service.process.kill()
         service.process.wait()
         eventually(lambda: not any(is_running(pid) for pid in service.workers))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_unix", [False, True], ids=["port", "Unix socket"])
+def test_connections_of_a_pool_are_spread_over_the_workers(is_unix: bool, shop: Path, tmp_path: Path) -> None:
+    place = tmp_path / "s"
+    code = (
+        "import logging, sys\nfrom functools import partial\nfrom mrfrec.service import serve\n"
+        "log = partial(logging.basicConfig, level=logging.INFO)\nlog()\n"
+        "logging.info('listening at http://none')\n"
+        "serve(sys.argv[1], port=0, uds=sys.argv[2] or None, workers=2, prepare=log)\n"
+    )
+    with Command(tmp_path, shop, place if is_unix else "", code=code) as service:
+        service.wait_for("Application startup complete", 2)
+        urls = re.findall(r"listening at (http://127\S+)", service.log)
+
+        def worker_of(connection: socket.socket) -> bytes:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            return re.findall(rb"x-request-id: (\w{8})", connection.recv(10_000))[0]
+
+        def pool(size: int) -> list[int]:
+            """Open connections at once; return how many each worker has."""
+            with ExitStack() as stack:
+                opened = [
+                    stack.enter_context(sent(urls[0], b"") if urls else socket.socket(socket.AF_UNIX))
+                    for _ in range(size)
+                ]
+                for connection in opened if is_unix else ():
+                    connection.settimeout(20)
+                    connection.connect(str(place))
+                return sorted(Counter(map(worker_of, opened)).values())
+
+        for size in (16, 20):
+            # Where other programs take the processors, a worker may be stuck.
+            eventually(lambda size=size: pool(size)[0] >= 0.4 * size)  # type: ignore[misc]
+        for pid in service.workers:
+            assert len(list(Path(f"/proc/{pid}/fd").iterdir())) < 40
+        os.kill(service.workers[0], signal.SIGSTOP)
+        try:  # the other one waits for a moment, and takes them
+            begin = time.monotonic()
+            assert pool(16) == [16]
+            assert time.monotonic() < begin + 5
+        finally:
+            os.kill(service.workers[0], signal.SIGCONT)
+        assert service.stop() == 0
+        assert "Traceback" not in service.log
 
 
 @pytest.mark.slow

@@ -17,6 +17,9 @@ from mrfrec.service.settings import ServiceSettings
 _OPEN = {"/health", "/ready"}  # for load balancers, without a key and under any name
 _HOST = re.compile(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]*)?")  # a name or an address, and a port
 _ADDRESS = re.compile(r"[0-9.]+|\[[0-9a-f:.]+\]")  # an IP address: unlike a name, nobody else can own it
+_ONCE = (b"host", b"authorization", b"x-api-key")  # of two, a proxy might look at the other one
+# The address of a reload: a proxy that allows it to some must see it as it is, without an encoded slash.
+_RELOAD = re.compile(rb"[^%]*/v1/models/([^/%]|%(?!2[Ff]))+/reload")
 _MOST_LETTERS = 8000  # of a query string
 _MOST_CALLERS = 16_384  # remembered at once; the one that was silent for longest is forgotten first
 _ROUNDING = 1e-6  # seconds
@@ -44,8 +47,7 @@ class AccessControl:
 
     def check(self, scope: Message, info: RequestInfo) -> None:
         """Raise a `ProblemError` if the request is refused; note its key and what it may do."""
-        if sum(name == b"host" for name, _ in scope["headers"]) > 1:
-            raise ProblemError(400, "a request must have one Host.")
+        _check_headers(scope, info)
         host = info.headers.get(b"host", b"").decode("latin-1")
         if self._hosts and info.path not in _OPEN and _name_of(host) not in self._hosts:
             raise ProblemError(421, f"{host!r} is not one of the allowed hosts of this service.")
@@ -101,6 +103,20 @@ class AccessControl:
                 {"WWW-Authenticate": f'{challenge} realm="mrfrec"'},
             )  # fmt: skip
         info.key, info.may_manage = key.name, may_manage and key.role == "manage"
+
+
+def _check_headers(scope: Message, info: RequestInfo) -> None:
+    """Refuse a request that a proxy in front may have understood otherwise."""
+    if len(info.headers) < len(scope["headers"]):
+        names = [name for name, _ in scope["headers"]]
+        for name in _ONCE:
+            if names.count(name) > 1:
+                raise ProblemError(400, f"a request must have only one header {name.decode()}.")
+    if b"host" not in info.headers and scope["http_version"] == "1.1":
+        raise ProblemError(400, "a request of HTTP/1.1 must have the header host.")
+    raw = scope.get("raw_path")
+    if info.path.endswith("/reload") and raw is not None and _RELOAD.fullmatch(raw) is None:
+        raise ProblemError(400, "the address of a reload must have only the name of the model encoded by %.")
 
 
 def _name_of(host: str) -> str:

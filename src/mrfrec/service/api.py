@@ -41,10 +41,11 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Problem, "description": text}
     for status, text in {
         400: "Not JSON.", 401: "No key, or an unknown one.", 403: "A key that may not do this.",
-        404: "No such model, item or user.", 408: "The body came too slowly.",
+        404: "No such model, item or user.", 408: "The request came too slowly.",
         413: "The request is too large.", 414: "The query of the address is too long.",
         415: "Not said to be JSON.", 421: "Not a name of this host.", 422: "A value is not allowed.",
-        429: "Too many requests of this key.", 503: "Too many requests at once; try again.",
+        429: "Too many requests of this key.", 431: "The head of the request is too large.",
+        503: "Too many requests at once; try again.",
     }.items()
 }  # fmt: skip
 ModelName = Annotated[str | None, Query(description="Name of the model.")]

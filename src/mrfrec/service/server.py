@@ -27,7 +27,6 @@ from mrfrec.service.settings import ServiceSettings
 _log = logging.getLogger("mrfrec.service")
 
 _BACKLOG = 2048  # connections that wait to be accepted
-_ACCEPTED_AT_ONCE = 100  # connections in a turn of the event loop: uvloop accepts one for each open socket
 _SECONDS_TO_STOP = 10  # for requests under way when the service is told to stop
 _SECONDS_OF_SILENCE = 30  # that a worker may give no sign of life, as when it starts, before it is replaced
 _LOOK_AGAIN = 1.0  # seconds until a worker tries again to open a model
@@ -81,16 +80,18 @@ def serve(
         import uvicorn
 
         from mrfrec.service.app import create_app, paths_of
-        from mrfrec.service.connections import Connection
+        from mrfrec.service.connections import Connection, Connections
+        from mrfrec.service.listening import Loop, Shares
         from mrfrec.service.metrics import shared_folder
         from mrfrec.service.served import ServedModels
     except ImportError:
         raise MissingLibraryError('serving needs FastAPI and uvicorn: pip install "mrfrec[serve]".') from None
     paths = paths_of(models)
     make = partial(create_app, paths, default=default, split=split, salt=salt, settings=settings)
+    connections = Connections(settings.write_seconds)
     options: Any = {
-        "http": partial(Connection, settings.write_seconds), "ws": "none", "lifespan": "on",
-        "log_config": None, "access_log": False,
+        "http": partial(Connection, connections), "loop": partial(Loop, connections),
+        "ws": "none", "lifespan": "on", "log_config": None, "access_log": False,
         "server_header": False, "proxy_headers": False, "backlog": _BACKLOG, "timeout_keep_alive": 30,
         "timeout_graceful_shutdown": _SECONDS_TO_STOP, "timeout_worker_healthcheck": _SECONDS_OF_SILENCE,
     }  # fmt: skip
@@ -99,24 +100,24 @@ def serve(
         if workers == 1:
             app = make()
             _prepare_process(app, settings.drain)
-            sockets = _listen(listening)
+            _listen(listening)
             # The server raises the signal that has stopped it once more in the end, for other listeners.
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, lambda *_: None)
-            uvicorn.Server(uvicorn.Config(app, **options)).run(sockets)
+            uvicorn.Server(uvicorn.Config(app, **options)).run([listening])
             return
         ServedModels(paths, default, split, salt=salt)
-        sockets = _listen(listening)
+        _listen(listening)
+        options["loop"] = partial(Loop, connections, Shares())
         with shared_folder(workers, len(paths)):
             worker = partial(_worker, make, settings.drain, prepare)
-            _supervise(uvicorn.Config(worker, factory=True, workers=workers, **options), sockets)
+            _supervise(uvicorn.Config(worker, factory=True, workers=workers, **options), [listening])
 
 
-def _listen(listening: socket.socket) -> list[socket.socket]:
-    """Let clients connect; return the socket and copies of it for the server, which closes them."""
+def _listen(listening: socket.socket) -> None:
+    """Let clients connect."""
     listening.listen(_BACKLOG)
     _log.info("listening at %s", _url(listening))
-    return [listening, *(listening.dup() for _ in range(_ACCEPTED_AT_ONCE - 1))]
 
 
 def _supervise(config: Any, sockets: list[socket.socket]) -> None:
