@@ -210,7 +210,7 @@ def test_devices_are_checked_by_name_and_by_what_there_is(monkeypatch: pytest.Mo
     assert devices.chosen_device("auto") == "cpu"
     assert devices.devices() == []
     with pytest.raises(
-        MissingLibraryError, match=r'device="cuda" needs PyTorch: pip install "mrfrec\[torch\]"'
+        MissingLibraryError, match=r'device="cuda" needs PyTorch: pip install "\.\[torch\]"'
     ):
         MRF(device="cuda").check_ready()
 

@@ -79,6 +79,11 @@ def check_frames(library: str | None) -> str | None:
     return library
 
 
+def missing_extra(what: str, extra: str) -> MissingLibraryError:
+    """Return an error for a missing library: `what` needs which, and how to install the extra."""
+    return MissingLibraryError(f'{what}: pip install ".[{extra}]" in a clone of mrfrec.')
+
+
 def check_device_name(device: object) -> str:
     """Return the name of a device; whether it exists is seen when it is used."""
     if not isinstance(device, str) or re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", device) is None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.checks import missing_extra
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.engines.devices import chosen_device
-from mrfrec.errors import DataError, MissingLibraryError
+from mrfrec.errors import DataError
 from mrfrec.models.answers.scorers import Scorer, VectorScorer
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.storage.files import shaped
@@ -35,9 +36,8 @@ class Latent(Recommender):
         try:
             import_module(module)
         except ImportError as error:
-            raise MissingLibraryError(
-                f'{type(self).__name__} needs {library} to be trained: pip install "mrfrec[{self.extra}]".'
-            ) from error
+            what = f"{type(self).__name__} needs {library} to be trained"
+            raise missing_extra(what, str(self.extra)) from error
         chosen_device(getattr(self, "device", "cpu"))
 
     def warm_up(self) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 from urllib.parse import quote
 
-from mrfrec.checks import check_count, check_frames, check_number, warn
+from mrfrec.checks import check_count, check_frames, check_number, missing_extra, warn
 from mrfrec.data.catalogue import (
     NEIGHBOR_COLUMNS,
     REASON_COLUMNS,
@@ -20,7 +20,7 @@ from mrfrec.data.catalogue import (
     said_of,
 )
 from mrfrec.data.ids import Id, Ids
-from mrfrec.errors import DataError, MissingLibraryError, MrfrecError, ParameterError, ServiceError
+from mrfrec.errors import DataError, MrfrecError, ParameterError, ServiceError
 from mrfrec.models.answers.question import Question
 
 _LONGEST_PAUSE = 10.0  # seconds to wait at most for a busy service before it is asked again
@@ -67,7 +67,7 @@ class Client:
         try:
             import httpx
         except ImportError:
-            raise MissingLibraryError('a client needs httpx: pip install "mrfrec[client]".') from None
+            raise missing_extra("a client needs httpx", "client") from None
         self._retries, self._batch = check_count("retries", retries, least=0), check_count("batch", batch)
         self._frames = check_frames(frames)
         timeout = check_number("timeout", timeout, "above 0", lambda x: x > 0)
