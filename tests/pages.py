@@ -1,4 +1,4 @@
-"""What the pages and messages say: commands and options, which are found and parsed; results of the README."""
+"""What pages and messages say: commands and options, which are found and parsed; results of the README."""
 
 import ast
 import re
@@ -38,7 +38,7 @@ class Typed(NamedTuple):
 
 
 def faults(page: str) -> list[str]:
-    """Return what is wrong with a page: what nobody should say, and commands and options that do not exist."""
+    """Return what is wrong with a page: forbidden words, and commands and options that do not exist."""
     found = [f"{text}: {why}" for text, why in _FORBIDDEN.items() if text in page]
     for typed in commands_in(page):
         try:
@@ -51,7 +51,8 @@ def faults(page: str) -> list[str]:
 def messages_in(source: str) -> str:
     """Return the strings of a Python file as a page: errors, log lines, help and docstrings.
 
-    An ellipsis stands for the values in a string. Style sheets are left out: their variables look like options.
+    An ellipsis stands for the values in a string. Style sheets, whose variables look like options, are
+    left out.
     """
     tree = ast.parse(source)
     made = [node.values for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]

@@ -229,6 +229,7 @@ class Recommender(ABC):
     def fit(
         self,
         data: object,
+        y: object = None,
         *,
         progress: "Progress | bool | None" = None,
         reuse: dict[str, Any] | None = None,
@@ -244,6 +245,8 @@ class Recommender(ABC):
         data
             `Interactions`, anything `read_interactions` reads (a path, a data frame), or a `scipy.sparse`
             matrix of users × items, which is copied.
+        y
+            None, which scikit-learn passes: there are no targets beside the data.
         progress
             True draws a bar on stderr. A function is called as `progress(stage, done, total)`, with the stage
             in words; the total may change.
@@ -264,6 +267,9 @@ class Recommender(ABC):
         assert not isinstance(progress, bool)
         from mrfrec.io.tables import as_interactions
 
+        if y is not None:
+            advice = "A model learns from the data alone; values, such as ratings, are part of it."
+            raise ParameterError("y", "None", type(y).__name__, advice)
         if measured is not None and not isinstance(measured, Measured):
             raise ParameterError("measured", "the measured_ of a model, or None", measured)
         if client is not None:
@@ -351,8 +357,9 @@ class Recommender(ABC):
     def __repr__(self) -> str:
         if not hasattr(self, "_catalogue"):
             return self.call
-        kind = {True: ", sparse", False: ", dense", None: ""}[getattr(self, "is_sparse", None)]
-        size = f"{self.data_size_.users:,} users × {self.data_size_.items:,} items"
+        # Only where a fit decides between dense and sparse.
+        kind = f", {self.plan_.kind}" if hasattr(self, "plan_") else ""
+        size = str(self.data_size_).rpartition(", ")[0]
         changed = "" if self.parameters == self.fitted_parameters_ else ", before parameters were changed"
         values = {} if self.measured_ is None else self.measured_.values
         measured = "".join(f", {name}={value:.3g}" for name, value in values.items())
@@ -720,6 +727,7 @@ class Recommender(ABC):
         measure_again: bool = False,
         item_features: object = None,
         progress: "Progress | bool | None" = None,
+        **reading: Any,
     ) -> Self:
         """Add a batch of events to the training data, and fit again with the same parameters.
 
@@ -745,9 +753,12 @@ class Recommender(ABC):
             which nobody has used are forgotten.
         progress
             As in `fit`.
+        reading
+            Parameters of `read_interactions` that say where things are in `new_events`: names of columns such
+            as `user`, `items`, `on_bad`, `separator`, `columns`, `input_format` and `query`.
         """
         assert not isinstance(progress, bool)
-        updating.update(self, new_events, batch, again, measure_again, item_features, progress)
+        updating.update(self, new_events, batch, again, measure_again, item_features, progress, reading)
         return self
 
     @shows_progress

@@ -19,7 +19,7 @@ from mrfrec.data.catalogue import (
     name_with_id,
     said_of,
 )
-from mrfrec.data.ids import Id, Ids
+from mrfrec.data.ids import Id, Ids, as_list
 from mrfrec.errors import DataError, MrfrecError, ParameterError, ServiceError
 from mrfrec.models.answers.question import Question
 
@@ -106,9 +106,12 @@ class Client:
         asked = Question(**question)
         options = {**vars(asked), "reasons": asked.explain, "visitor": visitor}
         del options["explain"]
+        for name in ("allow", "exclude"):
+            if options[name] is not None:
+                options[name] = as_list(options[name], "item", name)
         if (users is None) == (history is None):
             raise ParameterError("users", "given, or else history", users)
-        names: list[Any] = list(users) if _is_several(users) else [users]
+        names: list[Any] = as_list(users, "user", "users") if _is_several(users) else [users]
         histories: list[list[Any]] = []
         if history is not None:
             names, histories = _histories(history)
@@ -133,11 +136,9 @@ class Client:
     def similar_items(self, item: Id | Iterable[Id], k: int = 10) -> Any:
         """Return the items that go with an item most strongly: see `Recommender.similar_items`."""
         several, k = _is_several(item), check_count("k", k)
+        items = as_list(item, "item", "item") if several else [item]
         with self._reading():
-            found = [
-                self._get("similar", item=str(one), k=k)
-                for one in (item if several else [item])  # type: ignore[union-attr]
-            ]
+            found = [self._get("similar", item=str(one), k=k) for one in items]
             if short := sum(len(answer["items"]) < k for answer in found):
                 whose = f"{short:,} of {len(found):,} items have" if several else f"item {item!r} has"
                 warn(f"{whose} fewer than k={k} similar items: the model knows no more.")

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from mrfrec.checks import check_count, warn
 from mrfrec.data.catalogue import NEIGHBOR_COLUMNS, SIMILAR_COLUMNS, Columns
-from mrfrec.data.ids import Id
+from mrfrec.data.ids import Id, as_list, is_table
 from mrfrec.models.answers.histories import each_once
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ def nearest(model: "Recommender", item: int, k: int) -> tuple[Array, Array]:
 
 def table(model: "Recommender", item: Id | Iterable[Id], k: int) -> Any:
     """Return the nearest of an item, or of several, as a data frame."""
-    if isinstance(item, Iterable) and not isinstance(item, str | bytes):
-        return model._frame(neighbor_batches(model, k, item), SIMILAR_COLUMNS)
+    if is_table(item) or (isinstance(item, Iterable) and not isinstance(item, str | bytes)):
+        return model._frame(neighbor_batches(model, k, as_list(item, "item", "item")), SIMILAR_COLUMNS)
     found = nearest(model, model.catalogue.position(item), check_count("k", k))  # type: ignore[arg-type]
     if len(found[0]) < k:
         warn(f"item {item!r} has fewer than k={k} similar items: the model knows no more.")
@@ -58,7 +58,9 @@ def neighbor_batches(
     The column `similar_to` holds each of the items; with `once`, none of them several times.
     """
     k, catalogue = check_count("k", k), model.catalogue
-    wanted = np.arange(len(catalogue.items)) if items is None else catalogue.positions(items)
+    wanted = np.arange(len(catalogue.items))
+    if items is not None:
+        wanted = catalogue.positions(as_list(items, "item", "items"))
     if once:
         wanted = np.array(each_once(wanted.tolist(), "item"), np.int64)
     return _batches(model, wanted, k, progress)

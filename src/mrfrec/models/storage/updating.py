@@ -1,12 +1,15 @@
 """Keep a fitted model up to date: add a batch of events, or forget users, and fit again."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mrfrec.checks import check_flag, warn
+from mrfrec.data.ids import as_list
 from mrfrec.data.provenance import Origin
+from mrfrec.data.reading import RULES
 from mrfrec.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ def update(
     measure_again: bool,
     item_features: object,
     progress: "Progress | None",
+    reading: Mapping[str, Any],
 ) -> None:
     """Add a batch of events to the training data of a model, and fit it again."""
     from mrfrec.data.interactions import Interactions
@@ -38,7 +42,10 @@ def update(
     origin_of(model, "update").check_can_grow()
     known = batches(model)
     if not isinstance(new_events, Interactions):
-        new_events = read_more(model, new_events, progress=progress)
+        new_events = read_more(model, new_events, progress=progress, **reading)
+    elif reading:
+        name, value = next(iter(reading.items()))
+        raise ParameterError(name, "left out with Interactions, which are read already", value)
     name = new_events.fingerprint if batch is None else batch
     if name in known and not again:
         advice = "To add it once more, say again=True (--again)"
@@ -63,7 +70,7 @@ def forget(model: "Recommender", users: object, progress: "Progress | None") -> 
     data = training_data(model, "forget")
     origin_of_data(data).check_can_shrink()
     wanted: Any = [users] if isinstance(users, str | float | int | np.number) else users
-    places = data.users.find(wanted, "user")
+    places = data.users.find(as_list(wanted, "user", "users"), "user")
     if (places < 0).any():
         warn(f"{int((places < 0).sum()):,} of {len(places):,} users are not in the training data")
     if (places >= 0).any():
@@ -92,6 +99,10 @@ def read_more(model: "Recommender", source: object, **options: Any) -> "Interact
     """Read more events by the rules of the training data; `options` are others of `read_interactions`."""
     from mrfrec.io.tables import read_interactions
 
+    for name in RULES:
+        if name in options:
+            rule = "left out: more events are read by the rules of the first (reading_)"
+            raise ParameterError(name, rule, options[name])
     return read_interactions(source, **options, **origin_of(model, "update").rules)
 
 
