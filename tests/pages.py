@@ -1,5 +1,6 @@
-"""What the pages say: commands and options, which are found and parsed, and the numbers of the README."""
+"""What pages and messages say: commands and options, which are found and parsed; results of the README."""
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import typer
 
 from mrfrec.cli.app import app
 from mrfrec.cli.models import parse_model, parse_vary
+from mrfrec.errors import MrfrecError
 from mrfrec.evaluation.metrics import parse as parse_metric
 from mrfrec.models.registry import build, model_class
 
@@ -21,6 +23,8 @@ _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 _EXAMPLE = re.compile(r"^(?:  Try:   |  Then:  | {9}| {4})(?=mrfrec )")  # of a help text
 _MEANT = {"K": "1", "NAME": "SLIM", "PARAMETER=VALUE,VALUE": "l2=1,2"}  # by words that stand for others
 _APP: Any = typer.main.get_command(app)
+# What neither a page nor a message says, and why.
+_FORBIDDEN = {"mrfrec[": 'the package is in no index; in a clone: pip install ".[extra]"'}
 
 
 class Typed(NamedTuple):
@@ -31,6 +35,35 @@ class Typed(NamedTuple):
 
     def __str__(self) -> str:
         return shlex.join(self.words)
+
+
+def faults(page: str) -> list[str]:
+    """Return what is wrong with a page: forbidden words, and commands and options that do not exist."""
+    found = [f"{text}: {why}" for text, why in _FORBIDDEN.items() if text in page]
+    for typed in commands_in(page):
+        try:
+            check(typed)
+        except (ValueError, MrfrecError) as error:
+            found.append(f"{typed}: {error}")
+    return found
+
+
+def messages_in(source: str) -> str:
+    """Return the strings of a Python file as a page: errors, log lines, help and docstrings.
+
+    An ellipsis stands for the values in a string. Style sheets, whose variables look like options, are
+    left out.
+    """
+    tree = ast.parse(source)
+    made = [node.values for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+    parts = {id(part) for values in made for part in values}
+    made += [[node] for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in parts]
+    texts = (
+        "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in values)
+        for values in made
+    )
+    whole = (re.sub(r"--\S*…", "…", text) for text in texts if ":root" not in text)
+    return "\n".join(f"```text\n{text}\n```" for text in whole)
 
 
 def commands_in(page: str) -> list[Typed]:

@@ -280,7 +280,8 @@ def test_a_model_says_what_it_was_fitted_on() -> None:
     model = MRF.paper(threshold=0.5).fit(data)
     assert repr(model).endswith("items, sparse")
     assert repr(model.set_params(l2=2.0)).endswith("sparse, before parameters were changed")
-    assert repr(build("WMF", {}).fit(data)) == "WMF() fitted on 1,200 users × 30 items"
+    for kind in ("WMF", "Popularity", "ItemKNN"):
+        assert repr(build(kind, {}).fit(data)) == f"{kind}() fitted on 1,200 users × 30 items"
 
 
 def test_scikit_learn_clones_a_model() -> None:

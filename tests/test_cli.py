@@ -304,7 +304,7 @@ def test_fit_reads_several_files_without_a_header_and_counts_what_it_skips(tmp_p
         cwd=tmp_path,
     )  # fmt: skip
     assert "3 users × 3 items, 4 pairs" in done.err
-    assert done.err.count("left out 1 rows") == 2
+    assert done.err.count("left out 1 row:") == 2
     (tmp_path / "c.tsv").write_text("user\titem\n1\tx\n2\ty\n2\tx\n")
     done = run("fit", "c.tsv", "-o", "m.mrf", "--separator", "\\t", cwd=tmp_path)
     assert "2 users × 2 items, 3 pairs" in done.err
@@ -364,8 +364,14 @@ def test_users_come_by_id_by_file_and_all_together(shop: Path, tmp_path: Path) -
     ids = ["u07", "u02", "u07"]
     (tmp_path / "users.txt").write_text("\ufeffu07\r\n\r\n  u02\nu07", encoding="utf-8")
     pl.DataFrame({"name": ["x", "y", "z"], "user_id": ids}).write_csv(tmp_path / "users.csv")
+    pl.DataFrame({"who": ids, "user_id": [1, 2, 3]}).write_csv(tmp_path / "who.csv")
     base = ["recommend", shop / "shop.mrf", "-k", 3, "--format", "json"]
-    ways = (["--user", "u07", "--user=u02", "--user=u07"], ["--users", "users.txt"], ["--users", "users.csv"])
+    ways = (
+        ["--user", "u07", "--user=u02", "--user=u07"],
+        ["--users", "users.txt"],
+        ["--users", "users.csv"],
+        ["--users", "who.csv", "--user-column", "who"],
+    )
     for done in run_all(tmp_path, *([*base, *way] for way in ways)):  # who is named twice gets one list
         same(done.rows, expected(shop, ids[:2], k=3))
         assert "note: 1 of 3 user ids are repetitions" in done.err
@@ -389,17 +395,20 @@ def test_histories_come_in_every_form(shop: Path, tmp_path: Path) -> None:
 
 
 def test_a_history_file_holds_people_the_model_does_not_know(shop: Path, tmp_path: Path) -> None:
-    pl.DataFrame({"who": [9, 9, 4], "what": ["i01", "i02", "i08"]}).write_csv(tmp_path / "people.csv")
+    people = pl.DataFrame({"who": [9, None, 9, 4], "what": ["i01", "i05", "i02", "i08"]})
+    people.write_csv(tmp_path / "people.log", separator="~")
     (tmp_path / "clicks.csv").write_text("user,item,did\n1,10,view\n1,20,buy\n2,10,buy\n2,30,view\n")
     kinds = ["--event-column", "did"]
     run("fit", "clicks.csv", "-o", "m.mrf", *kinds, "--event-weights", "view=0.1,buy=1", cwd=tmp_path)
     names, end = ["--user-column", "who", "--item-column", "what"], ["-k", 1, "--format", "json"]
+    names += ["--input-format", "csv", "--separator", "~", "--on-bad", "skip"]
     texts, weighed = run_all(
         tmp_path,
-        ["recommend", shop / "shop-only.mrf", "--history-file", "people.csv", *names, *end],
+        ["recommend", shop / "shop-only.mrf", "--history-file", "people.log", *names, *end],
         ["recommend", "m.mrf", "--history-file", "clicks.csv", *kinds, *end],
     )
     same(texts.rows, expected(shop, history={4: ["i08"], 9: ["i01", "i02"]}, k=1))
+    assert "left out 1 row: no user id" in texts.err
     histories = {1: {10: 0.1, 20: 1.0}, 2: {10: 1.0, 30: 0.1}}
     same(weighed.rows, mrfrec.load(tmp_path / "m.mrf").recommend(history=histories, k=1).to_dicts())
 

@@ -301,6 +301,7 @@ def test_bad_questions_are_refused(make: Make, model: Recommender, data: Interac
     wrong_type: Any = 5 if data.items.is_text else "5"
     unknown: Any = "?" if data.items.is_text else -1
     odd_user: Any = 5 if data.users.is_text else "5"
+    users, items = pl.DataFrame({"user": [user]}), pl.DataFrame({"item": [item]})
     ask: Any = model.recommend
     cases: list[tuple[type[Exception], str, Callable[[], object]]] = [
         (ParameterError, "k must be a whole number, 1 or more; got 0", lambda: ask(user, k=0)),
@@ -315,8 +316,16 @@ def test_bad_questions_are_refused(make: Make, model: Recommender, data: Interac
         (ParameterError, "allow must be a sequence", lambda: ask(user, allow=7)),
         (ParameterError, "allow must be a mapping.*5", lambda: ask(user, allow={odd_user: [item]})),
         (ParameterError, r"exclude\[.*must be a sequence.*got 3", lambda: ask(user, exclude={user: 3})),
-        (ParameterError, "users must be an id", lambda: ask(object())),
-        (DataError, "users must be ids, not a table.*column", lambda: ask(pl.DataFrame({"user": [user]}))),
+        (ParameterError, "users must be a sequence of user ids", lambda: ask(object())),
+        (ParameterError, "users must be a sequence of user ids", lambda: ask({user: [item]})),
+        (ParameterError, "items must be a sequence", lambda: model.similar_items_to("x.csv", "milk")),
+        (DataError, "users must be ids, not a table.*column of users", lambda: ask(users)),
+        (DataError, "users must be ids, not a table.*column of users", lambda: model.forget(users)),
+        (DataError, "exclude must be ids, not a table.*column of items", lambda: ask(user, exclude=items)),
+        (DataError, r"allow\[.*must be ids, not a table", lambda: ask(user, allow={user: items})),
+        (DataError, "item must be ids, not a table", lambda: model.similar_items(items.lazy())),  # type: ignore[arg-type]
+        (DataError, "history must be .*with one column.*table", lambda: ask(history=items)),
+        (ParameterError, "y must be None", lambda: model.fit(data, data.matrix)),
         (DataError, "user ids are", lambda: ask(4.5)),
         (DataError, "user ids are", lambda: ask(np.float32(1))),
         (DataError, "user ids are", lambda: ask([None])),

@@ -1,11 +1,13 @@
 """Databases as sources of tables: URLs, passwords that nobody sees, rows that stream."""
 
+import contextlib
 import gc
 import io
 import logging
 import os
 import signal
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import scipy.sparse as sp
 
@@ -125,7 +128,7 @@ def test_files_are_created_only_for_writing(tmp_path: Path, monkeypatch: pytest.
 
 def test_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "adbc_driver_postgresql", None)
-    with pytest.raises(MissingLibraryError, match=r"mrfrec\[sql\]"), connect("postgresql://host/shop"):
+    with pytest.raises(MissingLibraryError, match=r"\.\[sql\]"), connect("postgresql://host/shop"):
         pass
 
 
@@ -254,6 +257,23 @@ def test_query_that_cannot_be_used_is_refused(shop: str, query: str, message: st
         read_interactions(shop, query=query)
     assert redacted(shop) in str(caught.value) or "0 rows" in message
     assert len(read_interactions(shop, query="select user_id, sku from orders ;;\n")) == 3
+
+
+@pytest.mark.parametrize("query", [None, "select user, item from t"])
+def test_other_databases_are_refused_with_a_way_that_works(query: str | None) -> None:
+    for url in ("mysql://u:hunter2@h/d", "duckdb:///f.db"):
+        with pytest.raises(DataError, match=r"postgresql, sqlite.*polars\.read_database") as caught:
+            read_interactions(url, query=query)
+        assert "hunter2" not in str(caught.value)
+    with pytest.raises(DataError, match="Write postgresql://…"):  # as SQLAlchemy names it
+        read_interactions("postgresql+psycopg2://h/d", query=query)
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        for source in (connection, connection.cursor()):
+            with pytest.raises(DataError, match=r"got C.*sqlite:///….*polars\.read_database"):
+                read_interactions(source, query=query)
+        connection.executescript("create table t (user, item); insert into t values ('a', 'x'), ('b', 'y')")
+        frame = pl.read_database("select user, item from t", connection)
+        assert list(read_interactions(frame).users) == ["a", "b"]
 
 
 def test_query_and_database_need_each_other(tmp_path: Path) -> None:

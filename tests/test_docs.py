@@ -1,6 +1,5 @@
 """What the documentation shows works, and what it names exists."""
 
-import ast
 import os
 import re
 import shutil
@@ -18,11 +17,12 @@ from experiments.run import EXPERIMENTS
 from mrfrec.models.mrf import PAPER
 from mrfrec.models.registry import MODELS, model_class
 from mrfrec.service import ServiceSettings
-from pages import check, check_results, commands_in
+from pages import check_results, faults, messages_in
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = (".", "docs", "experiments", "experiments/results")
 PAGES = sorted(page for folder in FOLDERS for page in (ROOT / folder).glob("*.md"))
+SOURCES = [*(ROOT / "src").rglob("*.py")]
 # What the README promises in bold, and the tests that try to break it.
 PROMISES = {
     "k recommendations.": [
@@ -201,20 +201,15 @@ def test_readme_is_short_and_names_the_versions_of_python_that_the_package_does(
 # ── what people are told to type ──────────────────────────────────────────────────────────────────
 
 
-def faults(page: str) -> list[str]:
-    """Return what is wrong with the commands and options of a page."""
-    found = []
-    for typed in commands_in(page):
-        try:
-            check(typed)
-        except (ValueError, mrfrec.MrfrecError) as error:
-            found.append(f"{typed}: {error}")
-    return found
-
-
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name_of)
 def test_commands_and_options_in_the_pages_exist(page: Path) -> None:
     assert not faults(page.read_text())
+
+
+@pytest.mark.parametrize("package", sorted({path.parent for path in SOURCES}), ids=name_of)
+def test_messages_say_nothing_that_pages_must_not(package: Path) -> None:
+    for path in package.glob("*.py"):
+        assert not faults(messages_in(path.read_text())), path
 
 
 def test_commands_of_the_experiments_exist() -> None:
@@ -244,9 +239,12 @@ def test_commands_of_the_experiments_exist() -> None:
         ("make bench GROUP=dense", "no variable GROUP"),
         ("python -m experiments.gone", "no experiments.gone"),
         ("python -m benchmarks.living --dense", "no option --dense"),
+        ('pip install "mrfrec[serve]"', "in no index"),
+        (messages_in("raise Error(f'{x} needs it: pip install mrfrec[{y}]')"), "in no index"),
+        (messages_in("log('%s: leave them out', f'{x}:,', 'by --no')"), "option: --no"),
     ],
 )
-def test_what_does_not_exist_is_found_in_a_page(wrong: str, reason: str) -> None:
+def test_what_does_not_exist_is_found_in_a_page_or_message(wrong: str, reason: str) -> None:
     (fault,) = faults(wrong if "```" in wrong else f"Try `{wrong}`.")
     assert reason in fault
 
@@ -268,17 +266,6 @@ def test_results_in_the_readme_are_on_the_pages_it_links_to() -> None:
 
 
 # ── how to run it ─────────────────────────────────────────────────────────────────────────────────
-
-
-def test_extras_are_installed_from_a_clone() -> None:
-    """The package is in no index: the name with an extra would be looked for there."""
-    for page in PAGES:
-        assert 'pip install "mrfrec[' not in page.read_text(), page
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    for path in (ROOT / "src").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, documented):
-                assert 'pip install "mrfrec[' not in (ast.get_docstring(node) or ""), path
 
 
 def test_nginx_lets_through_what_the_service_takes() -> None:

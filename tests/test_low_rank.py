@@ -163,7 +163,7 @@ def test_one_answer_and_many_have_the_same_bits(ranked: MRF, options: dict[str, 
 
 def test_one_answer_computes_the_scores_of_few_items(ranked: Any) -> None:
     rows = Rows.of(sp.csr_array(tastes()[:1]))
-    scorer, base = ranked.fitted_.learned.scorer(rows, ranked.machine), ranked.fitted_.learned.base_scores
+    scorer, base = ranked.fitted_.learned.scorer(rows, ranked.runtime), ranked.fitted_.learned.base_scores
     every = scorer.scores(0, 1, base)[0]
     some = scorer.scores(0, 1, base, Selection(5, rows))[0]
     few = np.flatnonzero(some > -np.inf)

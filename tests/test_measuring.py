@@ -12,7 +12,7 @@ from mrfrec import MRF, Interactions, ParameterError
 from mrfrec.evaluation import by_hash, compare, evaluate
 from mrfrec.evaluation.report import of_comparison
 from mrfrec.models import EASE, EDLAE, measuring
-from mrfrec.models.measured import Measured
+from mrfrec.models.measured import Measured, MeasuredValue
 
 import naive
 from conftest import random_matrix
@@ -234,3 +234,8 @@ def test_dear_trials_are_left_out() -> None:
     assert measuring.affordable(["l2", "user_weight"], final, trial) == ["l2"]
     assert measuring.affordable(["l2", "user_weight"], {"pattern": 150.0}, trial) == ["l2", "user_weight"]
     assert measuring.affordable(["user_weight"], {}, {"solve": 1.0}) == ["user_weight"]
+
+
+def test_values_that_stayed_are_told_as_a_list() -> None:
+    stayed = tuple(MeasuredValue(name, 1.0, 1.0, 0.0, 0.0) for name in "abc")
+    assert str(Measured(1000, 3, 0.5, stayed)).endswith("users: a=1, b=1 and c=1 as at the start")

@@ -134,6 +134,14 @@ def test_true_draws_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None
     assert "25%" in drawn
 
 
+def test_wrong_arguments_are_told_as_the_caller_gave_them() -> None:
+    model: Any = MRF(l2=1.0, rank=0).fit(data())
+    with pytest.raises(TypeError, match="takes from 1 to 2 positional arguments but 3 were given"):
+        model.recommend(0, 5)
+    with pytest.raises(TypeError, match="takes from 1 to 5 positional arguments but 6 were given"):
+        mrfrec.read_interactions("x.csv", "a", "b", "c", "d", "e")  # type: ignore[call-arg]
+
+
 def test_the_plan_is_the_first_thing_a_fit_says(caplog: pytest.LogCaptureFixture) -> None:
     said: list[int] = []
     caplog.set_level(logging.INFO, "mrfrec")

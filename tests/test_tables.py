@@ -616,7 +616,7 @@ def test_what_cannot_be_read_is_refused(source: object, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.xlsx", b"", r"cannot tell the format from the name. Give input_format=…"),
+        ("t.xlsx", b"", r"cannot tell the format from the name. Use one that ends in"),
         ("t.parquet.gz", b"", "cannot tell the format"),
         ("t.csv", b"", r"t\.csv is empty"),
         ("t.jsonl", b"", r"t\.jsonl is empty"),
@@ -682,7 +682,11 @@ def test_obvious_columns_are_recognised(names: list[str], roles: str) -> None:
         (["user", "item"], {"columns": "user"}, "columns must be a list of distinct names; got 'user'"),
         (["user", "item"], {"columns": ["user", "user"]}, "columns must be a list of distinct names"),
         (["user", "item"], {"columns": ["user"]}, "columns must be a name for each of the 2 .*Line 1"),
-        (["user", "item"], {"duplicates": "least"}, 'duplicates must be "sum" or "max" or "last" or'),
+        (
+            ["user", "item"],
+            {"duplicates": "least"},
+            'duplicates must be "sum", "max", "last", "first" or "error"',
+        ),
         (["user", "item"], {"on_bad": None}, 'on_bad must be "refuse" or "skip"; got None'),
         (["user", "item"], {"binary": "yes"}, "binary must be True or False; got 'yes'"),
         (["user", "item"], {"min_value": math.nan}, "min_value must be a finite number; got nan"),

@@ -191,7 +191,16 @@ def test_new_events_are_read_as_the_first_were() -> None:
     assert model.reading_ == {"event_weights": WEIGHTS, "until": "1973-01-01T00:00:00.000000"}
     named = table(100, 2).rename({"user": "who"})
     new = read_interactions(named, user="who", **model.reading_)
-    assert model.update(new).users_ is not None
+    asked = model.recommend(history=new, k=1)
+    assert set(asked["user"]) <= set(named["who"])  # which the error about a column advises
+    update: Any = model.update
+    for events, name in ((new, "user"), (named, "event_weights"), (named, "min_value")):
+        with pytest.raises(ParameterError, match=f"{name} must be left out"):
+            update(events, **{name: "who"})
+    with pytest.raises(DataError, match="Name it: user=… of read_interactions"):
+        model.update(named)
+    by_name = mrfrec.MRF().fit(read_interactions(table(100, 1), **model.reading_)).update(named, user="who")
+    assert by_name.fingerprint_ == model.update(new).fingerprint_
     with pytest.raises(DataError, match="the new events were read with the defaults, the others with"):
         model.update(read_interactions(table(100, 3)))
 
@@ -361,8 +370,10 @@ def test_update_and_forget_in_the_shell(
         with pytest.raises(DataError, match=f"none of the {count} users in erased.txt is in m.mrf"):
             run_command(["forget", "m.mrf", "--users", "erased.txt"], Event())
         assert Path("m.mrf").read_bytes() == before
-    Path("erased.txt").write_text("u001\nu002\n")
-    run_command(["forget", "m.mrf", "--users", "erased.txt", "--threads", "1"], Event())
+    Path("erased.csv").write_text("id,who\n1,u001\n2,u002\n")
+    run_command(
+        ["forget", "m.mrf", "--users", "erased.csv", "--user-column", "who", "--threads", "1"], Event()
+    )
     assert "forgot 2 users\n" in capsys.readouterr().err
     assert b"u001" not in Path("m.mrf").read_bytes()
 

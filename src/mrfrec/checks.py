@@ -1,11 +1,11 @@
-"""Parameter checks, warnings attributed to the caller's line, and a check of forked processes."""
+"""Parameter checks, words for messages, warnings at the caller's line, and a check of forked processes."""
 
 import math
 import os
 import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib.util import find_spec
 from numbers import Integral, Real
@@ -77,6 +77,22 @@ def check_frames(library: str | None) -> str | None:
     if library is not None and find_spec(library) is None:
         raise MissingLibraryError(f'frames="{library}" needs {library}: pip install {library}.')
     return library
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things in words: "1 row", "2,000 rows"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def in_words(words: Iterable[object], last: str = "and") -> str:
+    """Return words as a list in a sentence: "a, b and c"."""
+    *others, end = [*map(str, words)] or [""]
+    return f"{', '.join(others)} {last} {end}" if others else end
+
+
+def missing_extra(what: str, extra: str) -> MissingLibraryError:
+    """Return an error for a missing library: `what` needs which, and how to install the extra."""
+    return MissingLibraryError(f'{what}: pip install ".[{extra}]" in a clone of mrfrec.')
 
 
 def check_device_name(device: object) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from typer import Argument
 
 from mrfrec import datasets
+from mrfrec.checks import counted
 from mrfrec.cli import note
 from mrfrec.cli.options import Features, Folder, Measuring, ReadingMeasured
 from mrfrec.data.reading import LIMITS
@@ -130,7 +131,7 @@ class Data:
         events = read_events(self.data, progress=progress, **reading)
         note_skipped(events.skipped)
         if events.repeated and events.value is None:
-            note(f"left out {events.repeated:,} rows of pairs that came before")
+            note(f"left out {counted(events.repeated, 'row')} of pairs that came before")
         return events.filtered(**limits), None
 
     def _given(self, progress: "Progress | None") -> "Split":
@@ -170,7 +171,7 @@ class Data:
 def note_skipped(skipped: dict[str, int]) -> None:
     """Say how many rows were left out, and why."""
     for reason, count in skipped.items():
-        note(f"left out {count:,} rows: {reason}")
+        note(f"left out {counted(count, 'row')}: {reason}")
 
 
 @contextmanager

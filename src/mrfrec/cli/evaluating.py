@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from mrfrec.checks import check_number
+from mrfrec.checks import check_number, in_words
 from mrfrec.cli import note
 from mrfrec.cli import options as opt
 from mrfrec.cli.data import Data, cluster_of, measuring, show
@@ -92,7 +92,7 @@ def models_to_compare(texts: list[str], machine: dict[str, Any]) -> "dict[str, R
     specs = [parse_model(only([text])) for text in texts]
     named = {spec.name: model for spec, model in zip(specs, make(specs, machine), strict=True)}
     if len(named) < len(specs) or len(named) < 2:
-        raise ParameterError("--model", "given at least twice, with different names", " and ".join(texts))
+        raise ParameterError("--model", "given at least twice, with different names", in_words(texts))
     return named
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument
 
 from mrfrec import datasets
+from mrfrec.checks import counted
 from mrfrec.cli import note, written
 from mrfrec.cli.data import check_output, cluster_of, data_set_named, note_skipped
 from mrfrec.cli.options import (
@@ -18,6 +19,7 @@ from mrfrec.cli.options import (
     ModelParameters,
     Reading,
     TableForm,
+    UserColumn,
 )
 from mrfrec.errors import DataError
 
@@ -89,7 +91,7 @@ def fit(
             interactions = datasets.load(name, folder).filtered(**reading)
         else:
             interactions = read_interactions(data, progress=progress, **reading)
-        note(f"{interactions.n_users:,} users × {interactions.n_items:,} items, {len(interactions):,} pairs")
+        note(str(interactions.size))
         note_skipped(interactions.skipped)
         start = time.perf_counter()
         recommender.fit(interactions, progress=progress, item_features=features.read(), **workers)
@@ -142,6 +144,7 @@ def update(
 def forget(
     model: Growing,
     users: Annotated[Path, "User ids, one per line (.txt) or a column of a table."],
+    reading: UserColumn,
     machine: Machine,
     output: Updated = None,
 ) -> None:
@@ -163,7 +166,7 @@ def forget(
     opened = _opened(model, "forget", machine)
     known = opened.users_
     assert known is not None
-    erased = find_users(opened, None, users)
+    erased = find_users(opened, None, users, reading.get("user"))
     if (known.find(erased, "user") < 0).all():
         raise DataError(
             f"nothing was changed: none of the {len(erased):,} users in {users} is in {model}. Are the ids "
@@ -171,7 +174,7 @@ def forget(
         )
     with progress_bar() as progress:
         opened.forget(erased, progress=progress)
-    note(f"forgot {len(known) - opened.data_size_.users:,} users")
+    note(f"forgot {counted(len(known) - opened.data_size_.users, 'user')}")
     _saved(opened, output or model)
 
 
@@ -200,7 +203,7 @@ def add_items(
     if not isinstance(opened, MRF):
         raise DataError(f"{model} is a {type(opened).__name__}: only an MRF knows features of items.")
     count = opened.add_items(table, query=features_query)
-    note(f"added {count:,} items: now {opened.data_size_}")
+    note(f"added {counted(count, 'item')}: now {opened.data_size_}")
     if count or output is not None:  # else MODEL is as it was
         _saved(opened, output or model)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mrfrec.checks import in_words
 from mrfrec.cli.derived import parse_value
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import expanded
@@ -26,7 +27,7 @@ class Spec(NamedTuple):
 def only(texts: Sequence[str] | None) -> str:
     """Return the model of a command that takes one, or "" if none was typed."""
     if texts and len(texts) > 1:
-        raise ParameterError("--model", "given once", " and ".join(texts), "mrfrec compare takes several.")
+        raise ParameterError("--model", "given once", in_words(texts), "mrfrec compare takes several.")
     if texts and not texts[0].strip():
         raise ParameterError("--model", "a model such as SLIM, or left out", texts[0])
     return texts[0] if texts else ""
@@ -64,7 +65,7 @@ def parse_model(text: str, file: Path | None = None) -> Spec:
             found.append((None, {key: parse_value(value)}))
     said = {kind for kind, _ in found if kind is not None}
     if len(said) > 1:
-        raise ParameterError("--model", f"of one kind, not {' and '.join(sorted(said))}", text)
+        raise ParameterError("--model", f"of one kind, not {in_words(sorted(said))}", text)
     parameters = {key: x for _, given in found for key, x in given.items()}
     return Spec(name or what or "MRF", next(iter(said), "MRF"), parameters)
 

@@ -83,14 +83,16 @@ def users_of(model: Recommender) -> Ids:
     return model.users_
 
 
-def find_users(model: Recommender, users: list[str] | None, path: Path | None) -> list[Id]:
+def find_users(
+    model: Recommender, users: list[str] | None, path: Path | None, column: str | None = None
+) -> list[Id]:
     """Return user ids given one by one, or in a file: one per line, or as a column of a table."""
     ids = users_of(model)
     if path is None or path.suffix.lower() in (".txt", ""):
         return [ids.parse(text, "user") for text in (users or [] if path is None else _lines(path))]
     from mrfrec.io.tables import read_users
 
-    return read_users(path, ids)
+    return read_users(path, ids, column)
 
 
 def typed_as(items: Ids, data: "Interactions", path: Path) -> "Interactions":

@@ -46,8 +46,9 @@ _NOT_MEASURED = ("progress", "title", "items", "min_items")
 ReadingMeasured = Annotated[dict[str, Any], _READING._replace(without=_NOT_MEASURED)]
 # Without the rules about rows, which a model keeps: only the form of the table.
 TableForm = Annotated[dict[str, Any], _READING._replace(without=("progress", *RULES))]
-_COLUMNS = ("user", "item", "value", "event", "time")
-HistoryColumns = Annotated[dict[str, Any], _READING._replace(only=_COLUMNS)]
+_OF_HISTORIES = ("user", "item", "value", "event", "time", "on_bad", "separator", "input_format")
+HistoryForm = Annotated[dict[str, Any], _READING._replace(only=_OF_HISTORIES)]
+UserColumn = Annotated[dict[str, Any], _READING._replace(only=("user",))]
 _MACHINE = Derived("models/mrf.py", "MRF", ("threads", "memory_limit", "device"), shows_defaults=False)
 Machine = Annotated[dict[str, Any], _MACHINE]
 RankingMachine = Annotated[dict[str, Any], _MACHINE._replace(only=("threads", "device"))]

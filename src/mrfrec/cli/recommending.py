@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument
 
-from mrfrec.checks import check_count
+from mrfrec.checks import check_count, counted, in_words
 from mrfrec.cli import note
-from mrfrec.cli.data import cluster_of
+from mrfrec.cli.data import cluster_of, note_skipped
 from mrfrec.cli.derived import parse_pairs
-from mrfrec.cli.options import Asked, Cluster, HistoryColumns, Model, RankingMachine
+from mrfrec.cli.options import Asked, Cluster, HistoryForm, Model, RankingMachine
 from mrfrec.errors import DataError
 from mrfrec.io.atomic import refuse_own_input
 from mrfrec.io.databases import is_database, redacted
@@ -70,7 +70,8 @@ class Results:
     def note_rows(self, rows: int) -> None:
         """Say how many rows were written, and where."""
         path = redacted(self.output or "")
-        note(f"wrote {rows:,} rows to {path if self.table is None else f'table {self.table} of {path}'}")
+        where = path if self.table is None else f"table {self.table} of {path}"
+        note(f"wrote {counted(rows, 'row')} to {where}")
 
 
 def recommend(
@@ -83,7 +84,7 @@ def recommend(
         Path | None, "A table of users and items, as for mrfrec fit; the users may be new."
     ] = None,
     *,
-    named: HistoryColumns,
+    reading: HistoryForm,
     asking: Asked,
     exclude_file: Annotated[
         Path | None, "A table of users and items, by id, never to recommend to them."
@@ -138,7 +139,7 @@ def recommend(
     }  # fmt: skip
     chosen = [name for name, value in ways.items() if value]
     if len(chosen) != 1:
-        raise DataError(f"give exactly one of {', '.join(ways)}; got {' and '.join(chosen) or 'none'}.")
+        raise DataError(f"give exactly one of {', '.join(ways)}; got {in_words(chosen or ['none'])}.")
     if history and exclude_file:
         raise DataError("--exclude-file is for users by their ids: give --exclude with --history.")
     target = results.target([model, users, history_file, exclude_file], folder=cluster is not None)
@@ -151,18 +152,18 @@ def recommend(
     if history:
         whose["history"] = names.find_all(history)
     elif history_file:
-        whose["history"] = typed_as(
-            opened.items_, read_histories(opened.fitted_, history_file, **named), history_file
-        )
+        data = read_histories(opened.fitted_, history_file, **reading)
+        note_skipped(data.skipped)
+        whose["history"] = typed_as(opened.items_, data, history_file)
     elif not all_users:
-        whose["users"] = find_users(opened, user, users)
+        whose["users"] = find_users(opened, user, users, reading.get("user"))
     filters: dict[str, Any] = {
         name: names.find_known(x, name) for name, x in asking.items() if isinstance(x, list)
     }
     if exclude_file:
         ids = whose["history"].users if history_file else users_of(opened)
-        columns_read = {name: x for name, x in named.items() if name in ("user", "item")}
-        by_user = read_exclusions(exclude_file, ids, whose.get("users", ids), opened.items_, columns_read)
+        form = {name: x for name, x in reading.items() if name not in ("value", "event", "time")}
+        by_user = read_exclusions(exclude_file, ids, whose.get("users", ids), opened.items_, form)
         filters["exclude"] = {**by_user, None: filters.get("exclude")}
     question = Question(**(asking | filters), explain=_REASONS if explain else 0)
     with progress_bar(results=results.output is None) as progress:
@@ -176,7 +177,7 @@ def recommend(
         kind, catalogue = kind_of(results.form, results.output), opened.catalogue
         if kind == "table" and len(asked) > _TABLE_USERS:
             raise DataError(f"{len(asked):,} users are too many for a table: give -o FILE.csv.")
-        pieces = recommending.recommend(opened.fitted_, opened.machine, asked, question)
+        pieces = recommending.recommend(opened.fitted_, opened.runtime, asked, question)
         lines = (row for piece in pieces for row in rows_of(catalogue.recommendation_columns(piece)))
         shown = [*RECOMMENDATION_COLUMNS, *(["because"] if explain else [])]
         hidden = "user" if len(asked) == 1 else ""

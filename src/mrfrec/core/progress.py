@@ -161,7 +161,9 @@ def shows_progress(function: Callable[P, Result]) -> Callable[P, Result]:
 
     @wraps(function)
     def with_bar(*args: P.args, **kwargs: P.kwargs) -> Result:
-        given: Any = kwargs.get("progress")
+        if "progress" not in kwargs:  # Python's own words for wrong arguments count those of the caller only
+            return function(*args, **kwargs)
+        given: Any = kwargs["progress"]
         with showing(given) as progress:
             return function(*args, **{**kwargs, "progress": progress})  # type: ignore[arg-type]
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.checks import counted
 from mrfrec.core.sparse import Rows
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Id, Ids, Texts, positions_in
@@ -34,7 +35,8 @@ class DataSize(NamedTuple):
     binary: bool  # every value is 1
 
     def __str__(self) -> str:
-        return f"{self.users:,} users × {self.items:,} items, {self.pairs:,} pairs"
+        users, items = counted(self.users, "user"), counted(self.items, "item")
+        return f"{users} × {items}, {counted(self.pairs, 'pair')}"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Opening a model builds nothing: a few strings are found by bisection; for many, 
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from operator import lt
@@ -13,7 +13,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.errors import DataError
+from mrfrec.errors import DataError, ParameterError
 
 Id = int | str
 Places = npt.NDArray[np.integer[Any]]  # positions of rows, users or items
@@ -280,6 +280,28 @@ class Ids(Sequence[Id]):
 
 def _is_integer(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def is_table(given: object) -> bool:
+    """Return whether something is a data frame or a sparse matrix."""
+    # Look at the class: the columns of a lazy frame are computed when they are read.
+    return hasattr(given, "tocsr") or hasattr(type(given), "columns")
+
+
+def as_list(given: Any, kind: str, parameter: str) -> list[Any]:
+    """Return ids in any iterable, such as a column of a data frame, as a list of plain Python values.
+
+    Tables and mappings are refused: iterating over them gives names of columns, or drops values.
+    """
+    if is_table(given):
+        advice = f'Give its column of {kind}s, such as table["{kind}"].'
+        raise DataError(f"{parameter} must be ids, not a table; got {type(given).__name__}. {advice}")
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise ParameterError(parameter, f"a sequence of {kind} ids", given)
+    for way in ("to_pylist", "to_list", "tolist"):  # pyarrow, pandas and polars, numpy
+        if hasattr(given, way):
+            return list(getattr(given, way)())
+    return list(given)
 
 
 def _listed(ids: Any, name: str) -> Any:

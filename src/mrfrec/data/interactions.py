@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.checks import check_count, check_flag
+from mrfrec.checks import check_count, check_flag, counted
 from mrfrec.data.catalogue import DataSize
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.heldout import only_entries
@@ -315,5 +315,6 @@ def filter_pairs(
             f"no interactions are left without {', '.join(left_out)}. Relax {' or '.join(limits)}."
         )
     for rule, count in left_out.items():
-        _log.info("left out %s %s", f"{count:,}", rule)
+        noun, _, why = rule.partition("s ")  # users, or items
+        _log.info("left out %s %s", counted(count, noun), why)
     return keep, left_out

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.checks import in_words
 from mrfrec.data.ids import Ids
 from mrfrec.data.reading import LIMITS, ReadingOptions
 from mrfrec.errors import DataError
@@ -119,7 +120,7 @@ class Origin:
         fading = ReadingOptions(**self.rules).following_latest_time
         if fading:
             raise DataError(
-                f"no user can be removed from data that was read with {' and '.join(fading)} and without "
+                f"no user can be removed from data that was read with {in_words(fading)} and without "
                 "now: the latest time, which decides the values of pairs, may be theirs. Fit again on the "
                 "other events."
             )
@@ -132,6 +133,6 @@ class Origin:
         why = "leaves out what later events may bring back" if limits else "goes by the latest time"
         if limits or fading:
             raise DataError(
-                f"nothing can be added to data that was read with {' and '.join(limits or fading)}, which "
+                f"nothing can be added to data that was read with {in_words(limits or fading)}, which "
                 f"{why}. Fit again on all events."
             )

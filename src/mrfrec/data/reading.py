@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal, get_args
 
-from mrfrec.checks import check_count, check_flag, check_number, is_unicode
+from mrfrec.checks import check_count, check_flag, check_number, in_words, is_unicode
 from mrfrec.errors import ParameterError
 
 Moment = str | date | datetime
@@ -56,7 +56,7 @@ class ReadingOptions:
         for name, allowed in _CHOICES.items():
             given = getattr(self, name)
             if not isinstance(given, str) or given not in allowed:
-                raise ParameterError(name, " or ".join(f'"{choice}"' for choice in allowed), given)
+                raise ParameterError(name, in_words((f'"{choice}"' for choice in allowed), "or"), given)
         check_flag("binary", self.binary)
         if self.min_value is not None:
             number = check_number("min_value", self.min_value, "a finite number", lambda x: abs(x) < 3e38)

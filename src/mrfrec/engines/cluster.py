@@ -18,10 +18,11 @@ from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
+from mrfrec.checks import missing_extra
 from mrfrec.core.engine import Engine, Progress, split_evenly
 from mrfrec.core.memory import Budget, human_bytes
 from mrfrec.engines.local import LocalEngine
-from mrfrec.errors import ClusterError, MissingLibraryError, ParameterError
+from mrfrec.errors import ClusterError, ParameterError
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -282,7 +283,7 @@ def _distributed() -> Any:
     try:
         import distributed
     except ImportError:
-        raise MissingLibraryError('a cluster needs Dask: pip install "mrfrec[cluster]".') from None
+        raise missing_extra("a cluster needs Dask", "cluster") from None
     return distributed
 
 

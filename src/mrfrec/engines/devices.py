@@ -3,7 +3,8 @@
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from mrfrec.errors import MemoryPlanError, MissingLibraryError, ParameterError
+from mrfrec.checks import missing_extra
+from mrfrec.errors import MemoryPlanError, ParameterError
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
@@ -22,7 +23,7 @@ def chosen_device(name: str) -> str:
     except ImportError:
         if name == "auto":
             return "cpu"
-        raise MissingLibraryError(f'device="{name}" needs PyTorch: pip install "mrfrec[torch]".') from None
+        raise missing_extra(f'device="{name}" needs PyTorch', "torch") from None
     found = _count(torch)
     if name == "auto":
         return "cuda" if found else "cpu"

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mrfrec.errors import MissingLibraryError, ParameterError
+from mrfrec.checks import missing_extra
+from mrfrec.errors import ParameterError
 from mrfrec.evaluation.metrics import Mean
 from mrfrec.evaluation.report import parameters_text
 from mrfrec.evaluation.study import Trial, Tuning
@@ -26,7 +27,7 @@ def check_drawable(path: "str | os.PathLike[str]") -> Path:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise MissingLibraryError('plots need matplotlib: pip install "mrfrec[plot]".') from None
+        raise missing_extra("plots need matplotlib", "plot") from None
     file = expanded(path)
     if file.suffix.lower() not in _FORMATS:
         raise ParameterError("plot", f"a name that ends in {', '.join(_FORMATS)}", str(path))

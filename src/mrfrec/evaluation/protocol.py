@@ -272,7 +272,7 @@ def rank(
         else:
             histories = Rows.of(shown)
             hidden = ~questions.candidates
-            found = selection.rank(model.fitted_, model.machine, histories, k, ties, histories, never=hidden)
+            found = selection.rank(model.fitted_, model.runtime, histories, k, ties, histories, never=hidden)
             ranked[part] = found[0]
         if progress is not None:
             progress("measuring", min(part.stop, len(questions)), len(questions))

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.checks import check_count, check_flag, check_number, check_seed
+from mrfrec.checks import check_count, check_flag, check_number, check_seed, counted
 from mrfrec.data.catalogue import DataSize
 from mrfrec.data.events import Events
 from mrfrec.data.features import ItemFeatures
@@ -68,10 +68,10 @@ class Split:
 
     def __str__(self) -> str:
         X = self.training
-        asked = f"{len(self.test):,} users asked about"
+        asked = f"{counted(len(self.test), 'user')} asked about"
         if self.validation is not None:
             asked += f", {len(self.validation):,} for validation"
-        return f"{X.n_users:,} users × {X.n_items:,} items, {len(X):,} pairs to train on; {asked}"
+        return f"{X.size} to train on; {asked}"
 
     def for_tuning(self) -> "Split":
         """Return a split to tune on, which does not contain the targets of the test users.

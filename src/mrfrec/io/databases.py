@@ -20,7 +20,8 @@ from threading import Lock, Thread
 from typing import Any
 from urllib.parse import quote, unquote
 
-from mrfrec.errors import DataError, MissingLibraryError, ParameterError
+from mrfrec.checks import missing_extra
+from mrfrec.errors import DataError, ParameterError
 
 _SCHEMES = ("postgresql", "postgres", "sqlite")
 _TARGETS = "a file, or the URL of a database: postgresql://… or sqlite:///…"
@@ -202,7 +203,7 @@ def _open_postgres(url: str, autocommit: bool) -> tuple[Any, Any, Any]:
     try:
         from adbc_driver_postgresql import dbapi
     except ImportError:
-        raise MissingLibraryError('postgresql:// needs a driver: pip install "mrfrec[sql]".') from None
+        raise missing_extra("postgresql:// needs a driver", "sql") from None
     full, limit = _limited(url)
     cursor = _ServerCursor(url, limit)
     try:

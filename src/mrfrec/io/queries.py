@@ -10,7 +10,8 @@ from typing import Any
 
 import polars as pl
 
-from mrfrec.errors import DataError, MissingLibraryError
+from mrfrec.checks import missing_extra
+from mrfrec.errors import DataError
 from mrfrec.io import batches as tables
 from mrfrec.io.batches import ID_ROLES, POLARS_ERRORS, Roles, Source, Types, batch_of
 from mrfrec.io.databases import ask, connect, database_file, failure, is_database, redacted
@@ -122,7 +123,7 @@ def _arrow(cursor: Any, url: str, query: str) -> Iterator[Any]:
     try:
         import nanoarrow
     except ImportError:
-        raise MissingLibraryError('databases need nanoarrow: pip install "mrfrec[sql]".') from None
+        raise missing_extra("databases need nanoarrow", "sql") from None
     if _COPY.match(query):  # which may write files of the server
         raise DataError(f"{redacted(url)}: the query must be a single select.")
     cursor.execute(f"{query}\n")  # which ends a comment, before the driver adds a bracket

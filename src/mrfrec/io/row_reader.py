@@ -14,6 +14,7 @@ import numpy.typing as npt
 import polars as pl
 import scipy.sparse as sp
 
+from mrfrec.checks import counted, in_words
 from mrfrec.core.engine import Progress
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Texts, first_titles
@@ -39,7 +40,7 @@ _RULES = {
     "event": "kinds of events must be text or integers",
 }
 _DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f%z")
-_OR_SKIP = ', or leave such rows out: on_bad="skip" (--on-bad skip)'
+_OR_SKIP = ', or leave such rows out: on_bad="skip" of read_interactions (--on-bad skip)'
 _MIXED_TIMES = "times are numbers in some rows and dates in others. Make them the same."
 
 
@@ -191,10 +192,12 @@ class RowReader:
         if not good:
             skipped = f", all of them bad: {'; '.join(self.skipped)}" if self.skipped else ""
             error = DataError if self.read_rows else EmptyTableError
-            return error(f"the table has no interactions: {self.read_rows:,} rows{skipped}.")
+            return error(f"the table has no interactions: {counted(self.read_rows, 'row')}{skipped}.")
         names = ("min_value", "event_weights", "since", "until", "window")
         rules = [f"{name}={given!r}" for name in names if (given := getattr(self.options, name)) is not None]
-        return DataError(f"no interactions are left: none of {good:,} rows passes {' and '.join(rules)}.")
+        return DataError(
+            f"no interactions are left: none of {counted(good, 'row')} passes {in_words(rules)}."
+        )
 
     def to_matrix(self, duplicates: str) -> tuple[sp.csr_array, Sums, npt.NDArray[np.int64] | None]:
         """Return users × items, the exact sums, and the latest time of each pair if the window moves.

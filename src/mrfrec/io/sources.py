@@ -47,6 +47,7 @@ _SUFFIXES: dict[str, Format] = {
 _CLOUDS = ("s3", "gs", "az", "abfs", "abfss")
 _RETRIES = {"max_retries": 2, "retry_timeout_ms": 30_000}
 _OF_TEXT = ("separator", "columns")
+_OTHER_DATABASES = "Read another database into a data frame first: polars.read_database(query, connection)."
 
 
 def open_sources(source: object, options: ReadingOptions | None = None) -> list[Source]:
@@ -79,10 +80,7 @@ def open_sources(source: object, options: ReadingOptions | None = None) -> list[
     try:
         frame: Any = nw.from_native(source)
     except TypeError:
-        raise DataError(
-            "the data must be a path, a list of paths, a file object or a data frame (pandas, polars, "
-            f"pyarrow, …); got {type(source).__name__}. A matrix becomes Interactions(matrix)."
-        ) from None
+        raise _no_source(source) from None
     except ValueError as error:
         raise DataError(f"the data frame cannot be read: {error}") from error
     _refuse(options, "a data frame", *_OF_TEXT, "input_format")
@@ -91,13 +89,43 @@ def open_sources(source: object, options: ReadingOptions | None = None) -> list[
 
 def _check_query(sources: Sequence[object], options: ReadingOptions) -> None:
     query = options.query
-    if not all(map(is_database, sources)):
-        rule = "left out unless all data comes from databases (postgresql://…)"
+    for source in sources:
+        if is_database(source):
+            continue
+        if isinstance(source, str) and "://" in source:
+            _check_scheme(source)
+        if _is_connection(source):
+            raise _no_source(source)
+        rule = "left out unless all data comes from databases (postgresql://… or sqlite:///…)"
         raise ParameterError("query", rule, query)
     if query is None or not query.strip("; \t\r\n"):
         rule = f"SQL that reads from {redacted(str(sources[0]))}"
         raise ParameterError("query", rule, query, 'Such as "select user_id, item_id from …".')
     _refuse(options, "a database", *_OF_TEXT, "input_format")
+
+
+def _is_connection(source: object) -> bool:
+    """Return whether something that is no data frame is a connection, a cursor or an engine of a database."""
+    return any(hasattr(source, name) for name in ("connect", "cursor", "execute"))
+
+
+def _no_source(source: object) -> DataError:
+    advice = "A matrix becomes Interactions(matrix)."
+    if _is_connection(source):
+        advice = f"PostgreSQL and SQLite are read by URL: postgresql://…, sqlite:///…. {_OTHER_DATABASES}"
+    return DataError(
+        "the data must be a path, a list of paths, a file object or a data frame (pandas, polars, "
+        f"pyarrow, …); got {type(source).__name__}. {advice}"
+    )
+
+
+def _check_scheme(url: str) -> None:
+    """Refuse a URL of a kind that is not read."""
+    scheme = url.partition("://")[0].lower()
+    if scheme not in _CLOUDS:
+        known, plain = ", ".join(("postgresql", "sqlite", *_CLOUDS)), f"{scheme.partition('+')[0]}://"
+        advice = f"Write {plain}…." if is_database(plain) else f"Save a file here first. {_OTHER_DATABASES}"
+        raise DataError(f"{redacted(url)}: {scheme}:// is not known. Known are {known}. {advice}")
 
 
 def _refuse(options: ReadingOptions, what: str, *names: str) -> None:
@@ -148,11 +176,8 @@ def _open_stream(stream: Any, name: str, options: ReadingOptions) -> Source:
 
 def _open_url(url: str, options: ReadingOptions) -> list[Source]:
     """Open files in a cloud, also by a pattern; text files are copied first."""
-    name, scheme = redacted(url), url.partition("://")[0]
-    if scheme.lower() not in _CLOUDS:
-        known = ", ".join(("postgresql", "sqlite", *_CLOUDS))
-        advice = 'Fetch the file by other means; "-" reads standard input.'
-        raise DataError(f"{name}: {scheme}:// is not known. Known are {known}. {advice}")
+    _check_scheme(url)
+    name = redacted(url)
     form = _format_of(name, options)
     options = replace(options, input_format=form)
     found_by: dict[str, Any] = {"glob": any(mark in url for mark in "*?["), "storage_options": _RETRIES}
@@ -183,9 +208,9 @@ def _format_of(name: str, options: ReadingOptions) -> Format:
     form = options.input_format or _SUFFIXES.get(Path(path.stem).suffix if packed else path.suffix)
     if form is None or (packed and form in ("parquet", "arrow")):
         raise DataError(
-            f"{name}: cannot tell the format from the name. Give input_format=… (--input-format), one of "
-            f"{', '.join(FORMATS)}; or use a name that ends in {', '.join(_SUFFIXES)}, text and JSON lines "
-            "also with .gz or .zst after that."
+            f"{name}: cannot tell the format from the name. Use one that ends in {', '.join(_SUFFIXES)}, "
+            "text and JSON lines also with .gz or .zst after that; or give input_format=… of "
+            f"read_interactions (--input-format), one of {', '.join(FORMATS)}."
         )
     if form not in ("csv", "tsv"):
         _refuse(options, "data that is not a text table", *_OF_TEXT)

@@ -300,11 +300,11 @@ def as_interactions(data: object) -> Interactions:
     return read_interactions(data)
 
 
-def read_users(path: Path, known: Ids) -> list[Id]:
-    """Read the user column of a table, as ids of the type of the known ones."""
+def read_users(path: Path, known: Ids, user: str | None = None) -> list[Id]:
+    """Read the column of users of a table, as ids of the type of the known ones."""
     users: list[Id] = []
     for source in open_sources(path):
-        roles = {"user": find_roles(source, {}, needed=("user",))["user"]}
+        roles = {"user": find_roles(source, {"user": user}, needed=("user",))["user"]}
         for batch in RowReader().good(source, roles):
             texts = _id_texts(batch, "user", source, known)
             users += texts.to_list() if known.is_text else [known.parse(text, "user") for text in texts]

@@ -30,7 +30,7 @@ _MOST_BASES = 16  # kept of one state; each holds a few numbers per item
 _SAVE_WITH = "save it with include_histories=True (--histories at the command line)."
 
 
-class Machine(NamedTuple):
+class Runtime(NamedTuple):
     """What answers are computed with; it changes no result."""
 
     threads: int
@@ -49,7 +49,7 @@ class Learned(ABC):
     memory_plan: Mapping[str, int] = field(default_factory=dict)
 
     @abstractmethod
-    def scorer(self, histories: Rows, machine: Machine) -> Scorer:
+    def scorer(self, histories: Rows, runtime: Runtime) -> Scorer:
         """Return the scorer of these histories."""
 
     @abstractmethod
@@ -83,7 +83,7 @@ class Learned(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fitted:
+class FittedState:
     """All that a model knows: what was learned, the items, and the training data or what is left of it."""
 
     kind: str  # name of the class of the model

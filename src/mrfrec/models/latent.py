@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.checks import missing_extra
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.engines.devices import chosen_device
-from mrfrec.errors import DataError, MissingLibraryError
+from mrfrec.errors import DataError
 from mrfrec.models.answers.scorers import Scorer, VectorScorer
-from mrfrec.models.fitted import Facts, Learned, Machine
+from mrfrec.models.fitted import Facts, Learned, Runtime
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.storage.files import shaped
 
@@ -34,9 +35,9 @@ class LatentVectors(Learned):
     def embed(self, histories: Rows, threads: int) -> Array:
         """Return h(x) of each history, users × factors; other histories must not change it."""
 
-    def scorer(self, histories: Rows, machine: Machine) -> Scorer:
+    def scorer(self, histories: Rows, runtime: Runtime) -> Scorer:
         self.vectors.verify()
-        return VectorScorer(histories, self.embed(histories, machine.threads), self.vectors.array)
+        return VectorScorer(histories, self.embed(histories, runtime.threads), self.vectors.array)
 
     def stranger_scores(self, catalogue: Catalogue) -> Array:
         return np.zeros_like(self.base_scores)  # the vector of an empty history means nothing
@@ -74,9 +75,8 @@ class Latent(Recommender):
         try:
             import_module(module)
         except ImportError as error:
-            raise MissingLibraryError(
-                f'{type(self).__name__} needs {library} to be trained: pip install "mrfrec[{self.extra}]".'
-            ) from error
+            what = f"{type(self).__name__} needs {library} to be trained"
+            raise missing_extra(what, str(self.extra)) from error
         chosen_device(getattr(self, "device", "cpu"))
 
     def warm_up(self) -> None:

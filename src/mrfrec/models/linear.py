@@ -13,7 +13,7 @@ from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.errors import ParameterError
 from mrfrec.models.answers import scorers
-from mrfrec.models.fitted import Facts, Learned, Machine
+from mrfrec.models.fitted import Facts, Learned, Runtime
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.storage.files import shaped, stored_rows
 
@@ -40,11 +40,11 @@ class LinearWeights(Learned):
     def __getstate__(self) -> Facts:
         return {**self.__dict__, "_rankers": {}}
 
-    def scorer(self, histories: Rows, machine: Machine) -> scorers.Scorer:
+    def scorer(self, histories: Rows, runtime: Runtime) -> scorers.Scorer:
         weights = scorers.WeightScorer(histories, self.weights, self.base_scores.dtype, self.few)
         low_rank = self.low_rank
         scorer = weights if low_rank is None else scorers.LowRankScorer(histories, weights, low_rank)
-        scorer.ranker = self._ranker(machine.device) if len(histories) >= _MANY else None
+        scorer.ranker = self._ranker(runtime.device) if len(histories) >= _MANY else None
         return scorer
 
     def _ranker(self, device: str) -> "DeviceRanker | None":
@@ -189,8 +189,8 @@ class Linear(Recommender):
         return learned
 
     @property
-    def machine(self) -> Machine:
-        return super().machine._replace(device=getattr(self, "device", "cpu"))
+    def runtime(self) -> Runtime:
+        return super().runtime._replace(device=getattr(self, "device", "cpu"))
 
     def warm_up(self) -> None:
         """Compile or load what fitting and ranking need, so that it is no part of a fit that is timed."""

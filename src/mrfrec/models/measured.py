@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from mrfrec.checks import in_words
+
 
 class MeasuredValue(NamedTuple):
     """A parameter that was measured; the gain is the mean over users of the nDCG it adds."""
@@ -40,7 +42,7 @@ class Measured:
         stayed = [
             f"{choice.name}={choice.value:.3g}" for choice in self.choices if choice.value == choice.start
         ]
-        found = ", ".join([*moved, *([f"{' and '.join(stayed)} as at the start"] if stayed else [])])
+        found = ", ".join([*moved, *([f"{in_words(stayed)} as at the start"] if stayed else [])])
         return f"measured on {self.users:,} held-out users: {found}"
 
     @classmethod

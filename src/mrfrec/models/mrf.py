@@ -24,7 +24,7 @@ from mrfrec.data.catalogue import Catalogue
 from mrfrec.errors import DataError, MemoryPlanError, ParameterError
 from mrfrec.models.answers import scorers
 from mrfrec.models.climbing import Axis, Ridges, Route
-from mrfrec.models.fitted import Facts, Fitted
+from mrfrec.models.fitted import Facts, FittedState
 from mrfrec.models.linear import Linear, LinearWeights, stored_weights
 from mrfrec.models.measured import Measured
 from mrfrec.models.recommender import FitContext
@@ -478,7 +478,7 @@ class MRF(Linear):
         return count
 
     @staticmethod
-    def _mrf(fitted: Fitted) -> MRFWeights:
+    def _mrf(fitted: FittedState) -> MRFWeights:
         assert isinstance(fitted.learned, MRFWeights)
         return fitted.learned
 

@@ -13,7 +13,7 @@ from mrfrec.core.low_rank import LowRank
 from mrfrec.core.plan import Settings
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import DataError
-from mrfrec.models.fitted import Fitted
+from mrfrec.models.fitted import FittedState
 from mrfrec.models.measuring import columns_of, sampled_histories, scores, spread
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def with_new_items(
 
 
 def with_more_items(
-    fitted: Fitted, table: object, item: str | None, query: str | None
+    fitted: FittedState, table: object, item: str | None, query: str | None
 ) -> "tuple[Interactions, int]":
     """Return the training data with items of a table that nobody has used, and how many are new."""
     from mrfrec.io.features import read_more_features

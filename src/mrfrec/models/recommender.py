@@ -38,7 +38,7 @@ from mrfrec.models.answers.question import ItemFilter, Question
 from mrfrec.models.answers.recommending import Form, WriteOptions
 from mrfrec.models.answers.scorers import Ties
 from mrfrec.models.climbing import Axis, Route
-from mrfrec.models.fitted import Fitted, Learned, Machine
+from mrfrec.models.fitted import FittedState, Learned, Runtime
 from mrfrec.models.measured import Measured
 from mrfrec.models.storage import files, updating
 
@@ -94,7 +94,7 @@ class Recommender(ABC):
     threads: int | None = None
     memory_limit: int | None = None
     dtype: Literal["float32", "float64"] = "float32"  # of scores
-    _fitted: Fitted | None = None
+    _fitted: FittedState | None = None
     _frames: str | None = None
 
     # ── what a subclass implements ────────────────────────────────────────────────────────────────
@@ -197,6 +197,7 @@ class Recommender(ABC):
     def fit(
         self,
         data: object,
+        y: object = None,
         *,
         progress: "Progress | bool | None" = None,
         reuse: dict[str, Any] | None = None,
@@ -212,6 +213,8 @@ class Recommender(ABC):
         data
             `Interactions`, anything `read_interactions` reads (a path, a data frame), or a `scipy.sparse`
             matrix of users × items, which is copied.
+        y
+            None, which scikit-learn passes: there are no targets beside the data.
         progress
             True draws a bar on stderr. A function is called as `progress(stage, done, total)`, with the stage
             in words; the total may change.
@@ -232,6 +235,9 @@ class Recommender(ABC):
         assert not isinstance(progress, bool)
         from mrfrec.io.tables import as_interactions
 
+        if y is not None:
+            advice = "A model learns from the data alone; values, such as ratings, are part of it."
+            raise ParameterError("y", "None", type(y).__name__, advice)
         if measured is not None and not isinstance(measured, Measured):
             raise ParameterError("measured", "the measured_ of a model, or None", measured)
         if client is not None:
@@ -259,13 +265,15 @@ class Recommender(ABC):
         self._fitted = self._fitted_to(interactions, learned, parameters)
         return self
 
-    def _fitted_to(self, data: "Interactions", learned: Learned, parameters: Mapping[str, Any]) -> Fitted:
+    def _fitted_to(
+        self, data: "Interactions", learned: Learned, parameters: Mapping[str, Any]
+    ) -> FittedState:
         """Return the state of this model with what was learned from data."""
         size, origin, features = data.size, data.origin, data.features
         if features is not None:
             weight = learned.values.get("feature_weight")
             features = None if weight is None else replace(features, weight=weight)
-        return Fitted(
+        return FittedState(
             kind=type(self).__name__,
             explains=self.explains,
             scales_scores=self.scales_scores,
@@ -290,13 +298,13 @@ class Recommender(ABC):
 
     def score(self, X_history: object) -> npt.NDArray[Any]:
         """Return the score of every item for each row of histories, users × items."""
-        fitted, machine = self.fitted_, self.machine
+        fitted, runtime = self.fitted_, self.runtime
         histories, learned = matrix_rows(X_history, fitted.catalogue.items, "X_history"), fitted.learned
         needed = len(histories) * histories.width * learned.base_scores.itemsize
         plan = memory_budget(self.memory_limit)
         plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="score")
-        scorer = learned.scorer(histories, machine)
-        scores = selection.score(scorer, learned.base_scores, machine.threads)
+        scorer = learned.scorer(histories, runtime)
+        scores = selection.score(scorer, learned.base_scores, runtime.threads)
         scores[np.diff(histories.ptr) == 0] = learned.stranger_scores(fitted.catalogue)
         return scores
 
@@ -317,7 +325,7 @@ class Recommender(ABC):
         if ties not in ("index", "popularity"):
             raise ParameterError("ties", '"index" or "popularity"', ties)
         hide = histories if check_flag("exclude_seen", exclude_seen) else None
-        items, scores, _ = selection.rank(fitted, self.machine, histories, k, ties, hide)
+        items, scores, _ = selection.rank(fitted, self.runtime, histories, k, ties, hide)
         return items, scores
 
     # ── facts about a model ───────────────────────────────────────────────────────────────────────
@@ -326,7 +334,7 @@ class Recommender(ABC):
         fitted = self._fitted
         if fitted is None:
             return self.call
-        size = f"{fitted.size.users:,} users × {fitted.size.items:,} items"
+        size = str(fitted.size).rpartition(", ")[0]
         form = f", {fitted.learned.form}" if fitted.learned.form else ""
         changed = "" if self.parameters == fitted.parameters else ", before parameters were changed"
         values = {} if fitted.learned.measured is None else fitted.learned.measured.values
@@ -334,16 +342,16 @@ class Recommender(ABC):
         return f"{self.call} fitted on {size}{form}{measured}{changed}"
 
     @property
-    def fitted_(self) -> Fitted:
+    def fitted_(self) -> FittedState:
         """The fitted state, a value that never changes. All attributes that end with _ are read from it."""
         if self._fitted is None:
             raise NotFittedError(f"this {type(self).__name__} is not fitted: call fit first.")
         return self._fitted
 
     @property
-    def machine(self) -> Machine:
+    def runtime(self) -> Runtime:
         """What answers are computed with."""
-        return Machine(self.threads or usable_threads())
+        return Runtime(self.threads or usable_threads())
 
     @property
     def catalogue(self) -> Catalogue:
@@ -460,7 +468,7 @@ class Recommender(ABC):
 
     def _frame(
         self,
-        fitted: Fitted,
+        fitted: FittedState,
         batches: Iterable[Columns],
         names: Iterable[str],
         asked_with: str | None = None,
@@ -527,7 +535,7 @@ class Recommender(ABC):
         assert not isinstance(progress, bool)
         fitted, question = self.fitted_, Question(k, exclude_seen, allow, exclude, novelty, explain)
         query = query_of(fitted, users, history)
-        batches = recommending.recommend(fitted, self.machine, query, question, progress=progress)
+        batches = recommending.recommend(fitted, self.runtime, query, question, progress=progress)
         columns, names, types = recommending.as_table(fitted, query, question, batches)
         return self._frame(fitted, columns, names, query.library, **types)
 
@@ -536,7 +544,7 @@ class Recommender(ABC):
         unknown: list[UnknownIds] = []
         fitted, question = self.fitted_, Question(**options)
         query = query_of(fitted, users, history)
-        batches = recommending.recommend(fitted, self.machine, query, question, unknown=unknown)
+        batches = recommending.recommend(fitted, self.runtime, query, question, unknown=unknown)
         columns = map(fitted.catalogue.recommendation_columns, batches)
         rows = [row for batch in columns for row in rows_of(batch)]
         return Answer(rows, {each.parameter: each.ids for each in unknown})
@@ -605,7 +613,7 @@ class Recommender(ABC):
         fitted, question = self.fitted_, Question(**options)
         query = query_of(fitted, users, history, once=True)
         with showing(progress) as report:
-            batches = recommending.recommend(fitted, self.machine, query, question, progress=report)
+            batches = recommending.recommend(fitted, self.runtime, query, question, progress=report)
             rows = recommending.as_table(fitted, query, question, batches)
             with writing_rows(*rows, path, **target) as count:
                 yield count
@@ -718,7 +726,7 @@ class Recommender(ABC):
         files.verify(fitted)
         self._relearn(fitted, fitted.learned.verified())
 
-    def _relearn(self, fitted: Fitted, learned: Learned) -> None:
+    def _relearn(self, fitted: FittedState, learned: Learned) -> None:
         """Keep the same weights in another form, unless another fit has replaced them."""
         if self._fitted is fitted and learned is not fitted.learned:
             self._fitted = replace(fitted, learned=learned)
@@ -733,6 +741,7 @@ class Recommender(ABC):
         measure_again: bool = False,
         item_features: object = None,
         progress: "Progress | bool | None" = None,
+        **reading: Any,
     ) -> Self:
         """Add a batch of events to the training data, and fit again with the same parameters.
 
@@ -758,11 +767,14 @@ class Recommender(ABC):
             which nobody has used are forgotten.
         progress
             As in `fit`.
+        reading
+            Parameters of `read_interactions` that say where things are in `new_events`: names of columns such
+            as `user`, `items`, `on_bad`, `separator`, `columns`, `input_format` and `query`.
         """
         assert not isinstance(progress, bool)
         check_flag("measure_again", measure_again)
         fitted = self.fitted_
-        data, batches = updating.with_batch(fitted, new_events, batch, again, progress)
+        data, batches = updating.with_batch(fitted, new_events, batch, again, progress, reading)
         if item_features is not None:
             data = self._with_features(data.without_unused_items(), item_features)
         measured = None if measure_again else fitted.learned.measured

@@ -64,7 +64,7 @@ def _answers(
             known[name] = list(found)
             others += missing
     asked = replace(asked, **known) if known else asked  # type: ignore[arg-type]
-    batches = recommending.recommend(model.fitted_, model.machine, query, asked, unknown=[])
+    batches = recommending.recommend(model.fitted_, model.runtime, query, asked, unknown=[])
     rows = [each for batch in batches for each in _rows(model, batch)]
     return [Answered(*each) for each in zip(rows, unknown, strict=True)], others
 

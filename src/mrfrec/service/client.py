@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 from urllib.parse import quote
 
-from mrfrec.checks import check_count, check_frames, check_number, warn
+from mrfrec.checks import check_count, check_frames, check_number, missing_extra, warn
 from mrfrec.data.catalogue import (
     NEIGHBOR_COLUMNS,
     REASON_COLUMNS,
@@ -19,8 +19,8 @@ from mrfrec.data.catalogue import (
     name_with_id,
     said_of,
 )
-from mrfrec.data.ids import Id, Ids
-from mrfrec.errors import DataError, MissingLibraryError, MrfrecError, ParameterError, ServiceError
+from mrfrec.data.ids import Id, Ids, as_list
+from mrfrec.errors import DataError, MrfrecError, ParameterError, ServiceError
 from mrfrec.models.answers.question import Question
 
 _LONGEST_PAUSE = 10.0  # seconds to wait at most for a busy service before it is asked again
@@ -67,7 +67,7 @@ class Client:
         try:
             import httpx
         except ImportError:
-            raise MissingLibraryError('a client needs httpx: pip install "mrfrec[client]".') from None
+            raise missing_extra("a client needs httpx", "client") from None
         self._retries, self._batch = check_count("retries", retries, least=0), check_count("batch", batch)
         self._frames = check_frames(frames)
         timeout = check_number("timeout", timeout, "above 0", lambda x: x > 0)
@@ -106,9 +106,12 @@ class Client:
         asked = Question(**question)
         options = {**vars(asked), "reasons": asked.explain, "visitor": visitor}
         del options["explain"]
+        for name in ("allow", "exclude"):
+            if options[name] is not None:
+                options[name] = as_list(options[name], "item", name)
         if (users is None) == (history is None):
             raise ParameterError("users", "given, or else history", users)
-        names: list[Any] = list(users) if _is_several(users) else [users]
+        names: list[Any] = as_list(users, "user", "users") if _is_several(users) else [users]
         histories: list[list[Any]] = []
         if history is not None:
             names, histories = _histories(history)
@@ -133,11 +136,9 @@ class Client:
     def similar_items(self, item: Id | Iterable[Id], k: int = 10) -> Any:
         """Return the items that go with an item most strongly: see `Recommender.similar_items`."""
         several, k = _is_several(item), check_count("k", k)
+        items = as_list(item, "item", "item") if several else [item]
         with self._reading():
-            found = [
-                self._get("similar", item=str(one), k=k)
-                for one in (item if several else [item])  # type: ignore[union-attr]
-            ]
+            found = [self._get("similar", item=str(one), k=k) for one in items]
             if short := sum(len(answer["items"]) < k for answer in found):
                 whose = f"{short:,} of {len(found):,} items have" if several else f"item {item!r} has"
                 warn(f"{whose} fewer than k={k} similar items: the model knows no more.")

@@ -17,9 +17,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from mrfrec.checks import check_count
+from mrfrec.checks import check_count, missing_extra
 from mrfrec.engines.local import LocalEngine
-from mrfrec.errors import DataError, MissingLibraryError, MrfrecError, ParameterError
+from mrfrec.errors import DataError, MrfrecError, ParameterError
 from mrfrec.io.atomic import expanded
 from mrfrec.service.keys import read_keys
 from mrfrec.service.settings import ServiceSettings
@@ -85,7 +85,7 @@ def serve(
         from mrfrec.service.metrics import shared_folder
         from mrfrec.service.served import ServedModels
     except ImportError:
-        raise MissingLibraryError('serving needs FastAPI and uvicorn: pip install "mrfrec[serve]".') from None
+        raise missing_extra("serving needs FastAPI and uvicorn", "serve") from None
     paths = paths_of(models)
     make = partial(create_app, paths, default=default, split=split, salt=salt, settings=settings)
     connections = Connections(settings.write_seconds)

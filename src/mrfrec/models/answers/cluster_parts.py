@@ -20,7 +20,7 @@ from mrfrec.models.answers.filters import Filters
 from mrfrec.models.answers.histories import Query
 from mrfrec.models.answers.question import Question
 from mrfrec.models.answers.recommending import as_table, check_question, ranked
-from mrfrec.models.fitted import Fitted, Machine
+from mrfrec.models.fitted import FittedState, Runtime
 
 _USERS = 20_000  # of a part, at most
 _ROWS = 1_000_000
@@ -29,7 +29,7 @@ Span = tuple[int, int]
 
 
 def recommend_in_parts(
-    fitted: Fitted,
+    fitted: FittedState,
     query: Query,
     question: Question,
     path: "str | os.PathLike[str]",
@@ -62,12 +62,12 @@ def recommend_in_parts(
 
 
 def _part(
-    fitted: Fitted, query: Query, question: Question, filters: Filters, span: Span, engine: object
+    fitted: FittedState, query: Query, question: Question, filters: Filters, span: Span, engine: object
 ) -> bytes:
     """Return a Parquet file of the recommendations for a range of users."""
     from mrfrec.io.frames import as_parquet
 
-    batches = ranked(fitted, Machine(threads=1), query, question, filters, span=span)
+    batches = ranked(fitted, Runtime(threads=1), query, question, filters, span=span)
     return as_parquet(*as_table(fitted, query, question, batches))
 
 

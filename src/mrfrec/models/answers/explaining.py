@@ -13,7 +13,7 @@ from mrfrec.errors import DataError, ParameterError
 from mrfrec.models.answers.histories import query_of
 from mrfrec.models.answers.question import check_novelty
 from mrfrec.models.answers.scorers import novelty_factors
-from mrfrec.models.fitted import Fitted
+from mrfrec.models.fitted import FittedState
 
 Array = npt.NDArray[Any]
 WeightsBetween = Callable[[Array, Array, Array], npt.NDArray[np.float64]]
@@ -21,7 +21,7 @@ WeightsBetween = Callable[[Array, Array, Array], npt.NDArray[np.float64]]
 _AT_ONCE = 100_000  # weights from a history to its recommended items: some megabytes
 
 
-def check_explains(fitted: Fitted) -> None:
+def check_explains(fitted: FittedState) -> None:
     """Refuse a model whose scores are no sums over the items of a history."""
     if not fitted.explains:
         raise DataError(
@@ -30,7 +30,7 @@ def check_explains(fitted: Fitted) -> None:
         )
 
 
-def added_novelty(fitted: Fitted, novelty: float | None) -> float:
+def added_novelty(fitted: FittedState, novelty: float | None) -> float:
     """Return the difference between this novelty and the one the model was fitted with."""
     if novelty is None:
         return 0.0
@@ -43,7 +43,7 @@ def added_novelty(fitted: Fitted, novelty: float | None) -> float:
 
 
 def explanation(
-    fitted: Fitted,
+    fitted: FittedState,
     item: Id,
     *,
     user: Id | None = None,
@@ -62,7 +62,7 @@ def explanation(
 
 
 def explanations(
-    fitted: Fitted,
+    fitted: FittedState,
     targets: Array,
     *,
     user: Id | None = None,
@@ -87,7 +87,7 @@ def explanations(
     return found, base.scores[targets]
 
 
-def scaled_weights(fitted: Fitted, more_novelty: float) -> WeightsBetween:
+def scaled_weights(fitted: FittedState, more_novelty: float) -> WeightsBetween:
     """Return the function of the weights between items, with more novelty."""
     weights_between = fitted.learned.weights_between
     if not more_novelty:

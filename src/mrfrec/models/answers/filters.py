@@ -1,6 +1,6 @@
 """Which items may be recommended: `allow` and `exclude`, for everybody or for each user."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from mrfrec.checks import warn
 from mrfrec.core.sparse import Rows
-from mrfrec.data.ids import Id, Ids
+from mrfrec.data.ids import Id, Ids, as_list
 from mrfrec.errors import ParameterError
 from mrfrec.models.answers.histories import Query, UnknownIds, find_ids, rows_of_pairs
 from mrfrec.models.answers.question import ItemFilter
@@ -48,7 +48,7 @@ class Filters:
             by_user = given if isinstance(given, Mapping) else {None: given}
             owners, ids, others = _by_row(by_user, query.names, name)
             for_all = by_user.get(None)
-            common = [] if for_all is None else list(_checked(for_all, name))
+            common = [] if for_all is None else as_list(for_all, "item", name)
             places, missing = find_ids([*ids, *common], items, "item", name)
             if isinstance(given, Mapping):
                 rows = rows_of_pairs(owners, places[: len(ids)], np.ones(len(ids)), len(query), items)
@@ -106,7 +106,7 @@ def _by_row(
                 user,
                 "Rows of a list of histories are numbered from 0. For everybody, give a list of item ids.",
             )
-        listed = list(_checked(items, f"{parameter}[{user!r}]"))
+        listed = as_list(items, "item", f"{parameter}[{user!r}]")
         if user not in rows:
             others.append(user)
         for row in rows.get(user, ()):
@@ -114,9 +114,3 @@ def _by_row(
             ids += listed
     unasked = UnaskedUsers(f"users of {parameter}", others, len(given.keys() - {None}))
     return np.array(owners, np.int64), ids, (unasked,) if others else ()
-
-
-def _checked(given: object, parameter: str) -> Iterable[Any]:
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise ParameterError(parameter, "a sequence of item ids", given)
-    return given

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from mrfrec.checks import warn
 from mrfrec.core.sparse import Rows
 from mrfrec.data.catalogue import Training
-from mrfrec.data.ids import Id, Ids, Texts
+from mrfrec.data.ids import Id, Ids, Texts, as_list, is_table
 from mrfrec.data.reading import LIMITS
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.models.fitted import Fitted
+from mrfrec.models.fitted import FittedState
 
 if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
@@ -68,7 +68,9 @@ class Query:
             yield start, self.names[start:stop], rows
 
 
-def query_of(fitted: Fitted, users: object = None, history: object = None, *, once: bool = False) -> Query:
+def query_of(
+    fitted: FittedState, users: object = None, history: object = None, *, once: bool = False
+) -> Query:
     """Read the users or histories that a model is asked about; all training users if both are None.
 
     With `once`, a user who is named several times is asked about once, with a warning.
@@ -80,7 +82,7 @@ def query_of(fitted: Fitted, users: object = None, history: object = None, *, on
     return _query_histories(history, fitted)
 
 
-def length_of_history(fitted: Fitted, user: Id) -> int | None:
+def length_of_history(fitted: FittedState, user: Id) -> int | None:
     """Return the number of items of a training user; None if there is no such user."""
     training = fitted.training_for("user")
     place = int(training.users.find([user], "user")[0])
@@ -93,14 +95,7 @@ def _query_users(users: object, training: Training, once: bool) -> Query:
         return Query(training.users, None, training.histories)
     if isinstance(users, str | int | float | np.number):  # `find_ids` refuses floats
         users = [users]
-    if _is_table(users):
-        raise DataError(
-            f"users must be ids, not a table; got {type(users).__name__}. Give its column of users, such as "
-            'table["user"]; histories are given as history=table.'
-        )
-    if not isinstance(users, Iterable):
-        raise ParameterError("users", "an id or a sequence of ids", users)
-    ids = _as_list(users)
+    ids = as_list(users, "user", "users")
     found, unknown = find_ids(ids, training.users, "user", "users")
     if once and len(ids) > len(different := each_once(ids, "user")):
         ids = different
@@ -127,7 +122,7 @@ def _integers(ids: list[int], known: Ids) -> npt.NDArray[Any]:
     return np.asarray(ids, np.uint64 if wide or max(ids, default=0) >= 2**63 else np.int64)
 
 
-def _query_histories(history: object, fitted: Fitted) -> Query:
+def _query_histories(history: object, fitted: FittedState) -> Query:
     """Ask for histories in any of the forms `Recommender.recommend` takes.
 
     An item without a value gets the usual one. Tables are read as the training data was.
@@ -137,13 +132,13 @@ def _query_histories(history: object, fitted: Fitted) -> Query:
         history = history.item()
     if isinstance(history, str | bytes | int | float | np.generic):
         raise ParameterError("history", "item ids in a list, not one alone", history, f"Try [{history!r}].")
-    if isinstance(history, PathLike) or _is_table(history) or not isinstance(history, Iterable):
+    if isinstance(history, PathLike) or is_table(history) or not isinstance(history, Iterable):
         return _query_table(history, fitted)
     if isinstance(history, Mapping):
         if all(isinstance(value, int | float | np.number) for value in history.values()):
             return _query_lists(Ids.range(1), [history], items, usual)
         return _query_lists(Ids.of(history, "user"), list(history.values()), items, usual)
-    ids = _as_list(history)
+    ids = as_list(history, "item", "history")
     # Asking whether something is iterable takes long: not for plain ids.
     several = not {*map(type, ids)} <= {int, str} and any(
         isinstance(each, Iterable) and not isinstance(each, str | bytes) for each in ids
@@ -158,11 +153,9 @@ def _query_lists(
     """Ask for histories given as item ids, or as mappings from these to values."""
     given: list[Any] = []
     for history in histories:
-        if isinstance(history, str | bytes) or not isinstance(history, Iterable):
-            raise ParameterError("history", "a sequence of item ids", history)
+        ids = history if isinstance(history, Mapping) else as_list(history, "item", "history")
         try:
-            is_mapping = isinstance(history, Mapping)
-            given.append(history if is_mapping else dict.fromkeys(_as_list(history), usual))
+            given.append(ids if isinstance(ids, Mapping) else dict.fromkeys(ids, usual))
         except TypeError:  # something in it cannot be an id
             raise ParameterError("history", "a sequence of item ids", history) from None
     return replace(query_of_values(items, given), names=names, library=library)
@@ -187,7 +180,7 @@ def query_of_values(items: Ids, histories: Sequence[Mapping[Any, float]]) -> Que
     return Query(Ids.range(len(histories)), None, rows, None, unknown)
 
 
-def read_histories(fitted: Fitted, source: object, **columns: Any) -> "Interactions":
+def read_histories(fitted: FittedState, source: object, **columns: Any) -> "Interactions":
     """Read a table as the training data was read, without limits on users and items.
 
     In a table without values, no row is below a least value.
@@ -203,11 +196,16 @@ def read_histories(fitted: Fitted, source: object, **columns: Any) -> "Interacti
     return read_interactions(source, **columns, **{**rules, "min_value": None})
 
 
-def _query_table(table: Any, fitted: Fitted) -> Query:
+def _query_table(table: Any, fitted: FittedState) -> Query:
     """Ask for histories in a data frame or a file, or the rows of a matrix with the model's columns."""
     from mrfrec.data.interactions import Interactions
 
     items = fitted.catalogue.items
+    if getattr(table, "shape", (0, 0))[1] == 1 and not hasattr(table, "tocsr"):
+        raise DataError(
+            "history must be a table of users and items, or the item ids of one person; got a "
+            f'{type(table).__name__} with one column. Give that column, such as table["item"].'
+        )
     if hasattr(table, "tocsr"):
         rows = matrix_rows(table, items, "history")
         return Query(Ids.range(len(rows)), None, rows)
@@ -259,7 +257,7 @@ def find_ids(
     ids: Iterable[Any], known: Ids, kind: str, parameter: str
 ) -> tuple[npt.NDArray[np.int64], tuple[UnknownIds, ...]]:
     """Return the positions of ids, −1 for unknown ones, and which these are."""
-    wanted = ids if type(ids) is list else _as_list(ids)
+    wanted = ids if type(ids) is list else as_list(ids, kind, parameter)
     found = known.find(wanted, kind)
     missing = [wanted[i] for i in (found < 0).nonzero()[0].tolist()]
     return found, (UnknownIds(parameter, missing, len(wanted)),) if missing else ()
@@ -280,20 +278,7 @@ def rows_of_pairs(
     return Rows(ptr, places[order].astype(np.int32), values[order], len(items))
 
 
-def _as_list(given: Any) -> list[Any]:
-    """Return a column, or anything iterable, as a list of plain Python values."""
-    for way in ("to_pylist", "to_list", "tolist"):  # pyarrow, pandas and polars, numpy
-        if hasattr(given, way):
-            return list(getattr(given, way)())
-    return list(given)
-
-
-def _is_table(given: object) -> bool:
-    # Look at the class: the columns of a lazy frame are computed when they are read.
-    return hasattr(given, "tocsr") or hasattr(type(given), "columns")
-
-
 def _library_of(given: object) -> str | None:
     """Return the library of a column of a data frame; None for anything else."""
     library = type(given).__module__.split(".")[0]
-    return library if library in ("pandas", "polars", "pyarrow") and not _is_table(given) else None
+    return library if library in ("pandas", "polars", "pyarrow") and not is_table(given) else None

@@ -9,7 +9,7 @@ from mrfrec.models.answers.filters import Filters
 from mrfrec.models.answers.histories import Query, UnknownIds
 from mrfrec.models.answers.question import Question
 from mrfrec.models.answers.selection import rank
-from mrfrec.models.fitted import Fitted, Machine
+from mrfrec.models.fitted import FittedState, Runtime
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
@@ -26,8 +26,8 @@ class WriteOptions(TypedDict, total=False):
 
 
 def recommend(
-    fitted: Fitted,
-    machine: Machine,
+    fitted: FittedState,
+    runtime: Runtime,
     query: Query,
     question: Question,
     *,
@@ -39,11 +39,11 @@ def recommend(
     Warns of unknown ids and of users with fewer than k items; a list `unknown` takes the ids instead.
     """
     filters = check_question(fitted, query, question, unknown)
-    return ranked(fitted, machine, query, question, filters, progress, warns=unknown is None)
+    return ranked(fitted, runtime, query, question, filters, progress, warns=unknown is None)
 
 
 def check_question(
-    fitted: Fitted, query: Query, question: Question, unknown: list[UnknownIds] | None = None
+    fitted: FittedState, query: Query, question: Question, unknown: list[UnknownIds] | None = None
 ) -> Filters:
     """Refuse a question that the model cannot answer, and look up the items it allows and excludes."""
     if question.explain:
@@ -56,8 +56,8 @@ def check_question(
 
 
 def ranked(
-    fitted: Fitted,
-    machine: Machine,
+    fitted: FittedState,
+    runtime: Runtime,
     query: Query,
     question: Question,
     filters: Filters,
@@ -72,7 +72,7 @@ def ranked(
     short = done = 0
     for start, names, histories in query.batches(*span):
         items, scores, evidence = rank(
-            fitted, machine, histories, places, hide=filters.hide(start, histories, question.exclude_seen),
+            fitted, runtime, histories, places, hide=filters.hide(start, histories, question.exclude_seen),
             never=filters.hidden, allowed=filters.allow(start, len(names)), more_novelty=more_novelty,
         )  # fmt: skip
         short += int((items[:, -1] < 0).sum()) if places == k else len(names)
@@ -94,7 +94,7 @@ def ranked(
 
 
 def as_table(
-    fitted: Fitted, query: Query, question: Question, batches: Iterable[Recommendations]
+    fitted: FittedState, query: Query, question: Question, batches: Iterable[Recommendations]
 ) -> tuple[Iterator[Columns], tuple[str, ...], dict[str, str]]:
     """Return batches as columns, the names of the columns, and the types that depend on the model."""
     columns = (fitted.catalogue.recommendation_columns(batch) for batch in batches)

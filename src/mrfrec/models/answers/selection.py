@@ -23,7 +23,7 @@ from mrfrec.models.answers.scorers import (
     for_kernels,
     items_of,
 )
-from mrfrec.models.fitted import Fitted, Machine
+from mrfrec.models.fitted import FittedState, Runtime
 
 Array = npt.NDArray[Any]
 Ranked = tuple[npt.NDArray[np.int32], Array, npt.NDArray[np.bool_]]
@@ -31,8 +31,8 @@ Ranked = tuple[npt.NDArray[np.int32], Array, npt.NDArray[np.bool_]]
 
 
 def rank(
-    fitted: Fitted,
-    machine: Machine,
+    fitted: FittedState,
+    runtime: Runtime,
     histories: Rows,
     k: int,
     ties: Ties = "popularity",
@@ -58,7 +58,7 @@ def rank(
                 else None
             )
             some = None if hide is None else hide.take(rows)
-            found = rank(fitted, machine, histories.take(rows), k, ties, some, never, only, more_novelty)
+            found = rank(fitted, runtime, histories.take(rows), k, ties, some, never, only, more_novelty)
             for whole, part in zip(out, found, strict=True):
                 whole[rows] = part
         return out
@@ -67,9 +67,9 @@ def rank(
         nothing = Rows.empty(histories.width, histories.width)
         scorer: Scorer = WeightScorer(histories, nothing, base.start.dtype)
     else:
-        scorer = fitted.learned.scorer(histories, machine)
+        scorer = fitted.learned.scorer(histories, runtime)
     base = base if never is None else base.without(never)
-    return top_k(scorer, k, base, hide=hide, allowed=allowed, threads=machine.threads)
+    return top_k(scorer, k, base, hide=hide, allowed=allowed, threads=runtime.threads)
 
 
 def score(scorer: Scorer, base: Array, threads: int) -> Array:

@@ -8,9 +8,9 @@ import numpy.typing as npt
 
 from mrfrec.checks import check_count, warn
 from mrfrec.data.catalogue import NEIGHBOR_COLUMNS, SIMILAR_COLUMNS, Columns
-from mrfrec.data.ids import Id
+from mrfrec.data.ids import Id, as_list, is_table
 from mrfrec.models.answers.histories import each_once
-from mrfrec.models.fitted import Fitted
+from mrfrec.models.fitted import FittedState
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
@@ -20,7 +20,7 @@ _ITEMS_AT_ONCE = 1024  # whose neighbors are written as one batch
 Array = npt.NDArray[Any]
 
 
-def nearest(fitted: Fitted, item: int, k: int) -> tuple[Array, Array]:
+def nearest(fitted: FittedState, item: int, k: int) -> tuple[Array, Array]:
     """Return the k items that go with an item most strongly, by position, and how strongly; nearest first."""
     items, strengths = fitted.learned.neighbors(item, fitted.catalogue)
     least = np.partition(strengths, -k)[-k] if len(items) > k else -np.inf
@@ -30,10 +30,12 @@ def nearest(fitted: Fitted, item: int, k: int) -> tuple[Array, Array]:
     return items[order], strengths[order].astype(fitted.score_type)
 
 
-def as_table(fitted: Fitted, item: Id | Iterable[Id], k: int) -> tuple[Iterable[Columns], tuple[str, ...]]:
+def as_table(
+    fitted: FittedState, item: Id | Iterable[Id], k: int
+) -> tuple[Iterable[Columns], tuple[str, ...]]:
     """Return the nearest of an item, or of several, as columns, and the names of these."""
-    if isinstance(item, Iterable) and not isinstance(item, str | bytes):
-        return neighbor_batches(fitted, k, item), SIMILAR_COLUMNS
+    if is_table(item) or (isinstance(item, Iterable) and not isinstance(item, str | bytes)):
+        return neighbor_batches(fitted, k, as_list(item, "item", "item")), SIMILAR_COLUMNS
     found = nearest(fitted, fitted.catalogue.position(item), check_count("k", k))  # type: ignore[arg-type]
     if len(found[0]) < k:
         warn(f"item {item!r} has fewer than k={k} similar items: the model knows no more.")
@@ -41,7 +43,7 @@ def as_table(fitted: Fitted, item: Id | Iterable[Id], k: int) -> tuple[Iterable[
 
 
 def neighbor_batches(
-    fitted: Fitted,
+    fitted: FittedState,
     k: int,
     items: Iterable[Id] | None = None,
     progress: "Progress | None" = None,
@@ -53,14 +55,16 @@ def neighbor_batches(
     The column `similar_to` holds each of the items; with `once`, none of them several times.
     """
     k, catalogue = check_count("k", k), fitted.catalogue
-    wanted = np.arange(len(catalogue.items)) if items is None else catalogue.positions(items)
+    wanted = np.arange(len(catalogue.items))
+    if items is not None:
+        wanted = catalogue.positions(as_list(items, "item", "items"))
     if once:
         wanted = np.array(each_once(wanted.tolist(), "item"), np.int64)
     return _batches(fitted, wanted, k, progress)
 
 
 def _batches(
-    fitted: Fitted, items: npt.NDArray[np.int64], k: int, progress: "Progress | None"
+    fitted: FittedState, items: npt.NDArray[np.int64], k: int, progress: "Progress | None"
 ) -> Iterator[Columns]:
     short = 0
     for start in range(0, len(items), _ITEMS_AT_ONCE):

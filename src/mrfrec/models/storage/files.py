@@ -19,7 +19,7 @@ from mrfrec.data.provenance import Origin
 from mrfrec.data.reading import RULES
 from mrfrec.errors import ParameterError
 from mrfrec.io.artifact import Stored, StoredArrays, write_file
-from mrfrec.models.fitted import Fitted, Learned
+from mrfrec.models.fitted import FittedState, Learned
 
 _DATA_TYPES = {"users": int, "items": int, "pairs": int, "binary": bool, "fingerprint": str}
 
@@ -28,7 +28,7 @@ Restore = Callable[[Mapping[str, Stored], Mapping[str, Any], int], Learned]
 
 
 def save(
-    fitted: Fitted,
+    fitted: FittedState,
     path: "str | PathLike[str]",
     include_histories: bool,
     notes: Mapping[str, Any] | None,
@@ -65,7 +65,7 @@ def save(
     write_file(path, arrays, facts)
 
 
-def verify(fitted: Fitted) -> None:
+def verify(fitted: FittedState) -> None:
     """Read all arrays of a fitted state, which checks those that lie in a file."""
     catalogue_arrays(fitted.catalogue)
     fitted.learned.stored()
@@ -73,7 +73,9 @@ def verify(fitted: Fitted) -> None:
         training_arrays(fitted.training)
 
 
-def read_fitted(facts: Mapping[str, Any], arrays: StoredArrays, restore: Restore, **model: Any) -> Fitted:
+def read_fitted(
+    facts: Mapping[str, Any], arrays: StoredArrays, restore: Restore, **model: Any
+) -> FittedState:
     """Return the fitted state of a file; raise a KeyError, TypeError or ValueError for parts that do not fit.
 
     `model` holds the fields of the state that the class of the model tells.
@@ -100,7 +102,7 @@ def read_fitted(facts: Mapping[str, Any], arrays: StoredArrays, restore: Restore
         # Only the arrays it needs, so that a pickled model holds each array once.
         kept = arrays.under("users.", "histories.")
         source = partial(read_training, kept, len(items), facts["origin"])
-    return Fitted(
+    return FittedState(
         learned=learned,
         catalogue=Catalogue(items, titles, popularity, data["users"], features),
         size=DataSize(*(data[name] for name in DataSize._fields)),

@@ -1,14 +1,17 @@
 """More or fewer events: add a batch to the training data of a fitted state, or remove users from it."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mrfrec.checks import check_flag, warn
+from mrfrec.data.ids import as_list
 from mrfrec.data.provenance import Origin
+from mrfrec.data.reading import RULES
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.models.fitted import Fitted
+from mrfrec.models.fitted import FittedState
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
@@ -16,9 +19,17 @@ if TYPE_CHECKING:
 
 
 def with_batch(
-    fitted: Fitted, new_events: object, batch: str | None, again: bool, progress: "Progress | None"
+    fitted: FittedState,
+    new_events: object,
+    batch: str | None,
+    again: bool,
+    progress: "Progress | None",
+    reading: Mapping[str, Any],
 ) -> "tuple[Interactions, tuple[str, ...]]":
-    """Return the training data with a batch of events, and the names of all its batches."""
+    """Return the training data with a batch of events, and the names of all its batches.
+
+    `reading` holds parameters of `read_interactions` that the training data has no rule for.
+    """
     from mrfrec.data.interactions import Interactions
     from mrfrec.data.merging import add
 
@@ -28,7 +39,10 @@ def with_batch(
     fitted.origin_for("update").check_can_grow()
     known = fitted.batches
     if not isinstance(new_events, Interactions):
-        new_events = read_more(fitted, new_events, progress=progress)
+        new_events = read_more(fitted, new_events, progress=progress, **reading)
+    elif reading:
+        name, value = next(iter(reading.items()))
+        raise ParameterError(name, "left out with Interactions, which are read already", value)
     name = new_events.fingerprint if batch is None else batch
     if name in known and not again:
         advice = "To add it once more, say again=True (--again)"
@@ -44,14 +58,14 @@ def with_batch(
     return data, (*known, name)
 
 
-def without_people(fitted: Fitted, users: object) -> "Interactions | None":
+def without_people(fitted: FittedState, users: object) -> "Interactions | None":
     """Return the training data without some users; None if none of them is in it."""
     from mrfrec.data.merging import origin_of_data, without_users
 
     data = fitted.data_for("forget")
     origin_of_data(data).check_can_shrink()
     wanted: Any = [users] if isinstance(users, str | float | int | np.number) else users
-    places = data.users.find(wanted, "user")
+    places = data.users.find(as_list(wanted, "user", "users"), "user")
     if (places < 0).any():
         warn(f"{int((places < 0).sum()):,} of {len(places):,} users are not in the training data")
     return without_users(data, places[places >= 0]) if (places >= 0).any() else None
@@ -65,10 +79,14 @@ def of_batches(data: "Interactions", batches: tuple[str, ...]) -> "Interactions"
     return data
 
 
-def read_more(fitted: Fitted, source: object, **options: Any) -> "Interactions":
+def read_more(fitted: FittedState, source: object, **options: Any) -> "Interactions":
     """Read more events by the rules of the training data; `options` are others of `read_interactions`."""
     from mrfrec.io.tables import read_interactions
 
+    for name in RULES:
+        if name in options:
+            rule = "left out: more events are read by the rules of the first (reading_)"
+            raise ParameterError(name, rule, options[name])
     return read_interactions(source, **options, **fitted.origin_for("update").rules)
 
 
