@@ -77,7 +77,7 @@ def test_connections_of_a_pool_are_spread_over_the_workers(is_unix: bool, shop: 
 
         def worker_of(connection: socket.socket) -> bytes:
             connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-            return re.findall(rb"x-request-id: (\w{8})", connection.recv(10_000))[0]
+            return bytes(re.findall(rb"x-request-id: (\w{8})", connection.recv(10_000))[0])
 
         def pool(size: int) -> list[int]:
             """Open connections at once; return how many each worker has."""
