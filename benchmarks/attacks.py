@@ -2,7 +2,8 @@
 
     python -m benchmarks.attacks
 
-Prefixes, a batch that is too large, requests that could stop the event loop, clients that do not read.
+Prefixes, a batch that is too large, requests that could stop the event loop, clients that do not read; and
+commands that rewrite one model file at the same time.
 """
 
 import json
@@ -22,7 +23,7 @@ import httpx
 import numpy as np
 import scipy.sparse as sp
 
-from mrfrec import MRF
+from mrfrec import MRF, load
 from mrfrec.service.keys import new_key
 
 _APP = """
@@ -47,6 +48,7 @@ def main() -> None:
         _too_large(model)
         _loop(model)
         _stuck(model)
+    _rewriting()
 
 
 def _model(path: Path) -> Path:
@@ -173,6 +175,43 @@ def _stuck(model: Path) -> None:
             time.sleep(0.1)
         after = usage()[0]
     print(f"40 clients that do not read 7 MB: {before:.0f} → {peak:.0f} MB, after a minute {after:.0f} MB")
+
+
+def _rewriting(rounds: int = 3) -> None:
+    """Run commands that rewrite one model file at once, and count how often the work of one is lost."""
+    job = '[source]\ndata = "b.csv"\nmode = "update"\nbatch = "b"\n[publish]\nmodel = "m.mrf"\nkeep = 0\n'
+    update, forget = ["update", "m.mrf", "a.csv", "--batch", "a"], ["forget", "m.mrf", "--users", "gone.txt"]
+    pairs: dict[str, tuple[list[str], list[str]]] = {
+        "two updates": (update, ["update", "m.mrf", "b.csv", "--batch", "b"]),
+        "forget beside update": (forget, ["update", "m.mrf", "b.csv", "--batch", "b"]),
+        "forget during a nightly run": (forget, ["nightly", "job.toml", "--accept"]),
+    }
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for file, first in (("first.csv", 0), ("a.csv", 3000), ("b.csv", 4000)):
+            rows = (f"u{first + row // 20},{int(2000 * rng.random() ** 2)}\n" for row in range(20_000))
+            (folder / file).write_text("user,item\n" + "".join(rows))
+        (folder / "gone.txt").write_text("u7\n")
+        (folder / "job.toml").write_text(job)
+        for what, commands in pairs.items():
+            lost = failed = 0
+            for _ in range(rounds):
+                MRF(rank=0).fit(folder / "first.csv").save(folder / "m.mrf", include_histories=True)
+                running = [
+                    subprocess.Popen(
+                        [sys.executable, "-m", "mrfrec", *each], cwd=folder, stderr=subprocess.DEVNULL
+                    )
+                    for each in commands
+                ]
+                codes = [process.wait(300) for process in running]
+                after = load(folder / "m.mrf")
+                assert after.users_ is not None
+                users = set(after.users_)
+                done = ["u3000" in users if commands[0] is update else "u7" not in users, "u4000" in users]
+                failed += sum(code != 0 for code in codes)
+                lost += sum(not it and code == 0 for it, code in zip(done, codes, strict=True))
+            print(f"{what}, {rounds} times: {lost} commands lost without a word, {failed} failed", flush=True)
 
 
 if __name__ == "__main__":

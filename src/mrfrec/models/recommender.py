@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from os import PathLike
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, Unpack
 
@@ -97,7 +98,8 @@ class Recommender(ABC):
     fitted_parameters_: dict[str, Any]  # `parameters` at the time of the fit
     measured_: Measured | None = None  # values that the fit has measured
     notes_: dict[str, Any]  # of a loaded model: the notes it was saved with
-    file_hash_: str = ""  # of a loaded model: a hash of everything in its file
+    file_hash_: str = ""  # a hash of everything in the file it was loaded from or saved to, until it changes
+    _seals: Mapping[Path, str] = MappingProxyType({})  # of the files it was loaded from or saved to
     _base_scores: npt.NDArray[Any]  # of each item, without any contribution of a history
     _catalogue: Catalogue
     _training: "Training | Callable[[], Training] | None" = None
@@ -295,6 +297,7 @@ class Recommender(ABC):
 
     def _know(self, data: "Interactions") -> None:
         """Take ids, titles, histories and features from the training data."""
+        self.file_hash_ = ""
         size, features = data.size, data.features if self.uses_features else None
         if features is not None:
             features = replace(features, weight=float(self.used_parameters["feature_weight"]))
@@ -697,14 +700,29 @@ class Recommender(ABC):
         *,
         include_histories: bool = False,
         notes: Mapping[str, Any] | None = None,
+        mode: int | None = None,
+        replace_changed: bool = False,
     ) -> None:
-        """Write the model to one file; `mrfrec.load` reads it back.
+        """Write the model to one file; `mrfrec.load` reads it back. The file appears when it is whole.
 
-        With `include_histories` the file also holds the training users and their histories, which
-        recommending by user id and updating need. The file appears when it is whole. `notes`, a mapping that
-        JSON can hold, are `notes_` of the loaded model.
+        A file that this model was loaded from or saved to is replaced only if it is still the same: otherwise
+        the work of another process would be lost. `mrfrec.locked` keeps others from changing it meanwhile.
+
+        Parameters
+        ----------
+        path
+            The file. A link stays, and its target is replaced.
+        include_histories
+            Also write the training users and their histories. Recommending by user id and updating need them.
+        notes
+            A mapping that JSON can hold: `notes_` of the loaded model.
+        mode
+            Who may read and write the file, such as 0o640. By default a file that is replaced keeps its mode,
+            and a new one gets the usual one; a file that has histories for the first time gets 0o600.
+        replace_changed
+            Also replace a file that another process has written since.
         """
-        files.save(self, path, include_histories, notes)
+        files.save(self, path, include_histories, notes, mode, replace_changed)
 
     def verify(self) -> None:
         """Check all arrays of a loaded model now; a damaged one raises a `ModelFileError`."""

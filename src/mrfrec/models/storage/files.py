@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -17,8 +19,9 @@ from mrfrec.data.features import Encoding, ItemFeatures
 from mrfrec.data.ids import Ids, Texts
 from mrfrec.data.provenance import Origin, rules_of_matrix
 from mrfrec.data.reading import RULES
-from mrfrec.errors import ParameterError
-from mrfrec.io.artifact import Stored, StoredArrays, write_file
+from mrfrec.errors import ModelFileError, ParameterError
+from mrfrec.io.artifact import Stored, StoredArrays, open_file, write_file
+from mrfrec.io.atomic import file_path
 from mrfrec.models.storage.updating import origin_of
 
 if TYPE_CHECKING:
@@ -34,12 +37,21 @@ def save(
     path: "str | PathLike[str]",
     include_histories: bool,
     notes: Mapping[str, Any] | None,
+    mode: int | None,
+    replace_changed: bool,
 ) -> None:
     """Write a model to one file; see `Recommender.save`."""
     from mrfrec import __version__
 
     catalogue = model.catalogue
     check_flag("include_histories", include_histories)
+    if mode is not None and not (type(mode) is int and 0o600 <= mode <= 0o777):
+        raise ParameterError("mode", "from 0o600 to 0o777, or None", mode)
+    names = _names(path)
+    read = {model._seals[name] for name in names if name in model._seals}
+    seals = None if check_flag("replace_changed", replace_changed) or not read else read
+    if mode is None and include_histories:
+        mode = _private_mode(path)
     arrays, state = model._state()
     arrays |= catalogue_arrays(catalogue)
     facts: dict[str, Any] = {"origin": {"rules": model.reading_}}
@@ -61,7 +73,24 @@ def save(
         "state": state,
         "histories": include_histories,
     }
-    write_file(path, arrays, facts)
+    model.file_hash_ = write_file(path, arrays, facts, mode=mode, seals=seals)
+    model._seals = {**model._seals, **dict.fromkeys(names, model.file_hash_)}
+
+
+def _names(path: "str | PathLike[str]") -> set[Path]:
+    """Return the names of a file by which it is known again: a link may lead elsewhere by then."""
+    file = file_path(path)
+    with suppress(RuntimeError):  # links in a circle, which cannot be written
+        return {file.absolute(), file.resolve()}
+    return {file.absolute()}
+
+
+def _private_mode(path: "str | PathLike[str]") -> int:
+    """Return the mode of a file with histories: that of the one it replaces, if histories are in it, too."""
+    with suppress(ModelFileError, OSError):
+        if open_file(path)[0].get("histories"):
+            return file_path(path).stat().st_mode & 0o777
+    return 0o600
 
 
 def verify(model: "Recommender") -> None:
@@ -88,6 +117,7 @@ def restored(kind: type[Restored], facts: Mapping[str, Any], arrays: StoredArray
     model._restore(arrays, facts["state"], len(items))
     model.fitted_parameters_ = model.parameters
     model._facts, model.file_hash_ = data, arrays.seal
+    model._seals = dict.fromkeys(_names(arrays.path), arrays.seal)
     model.notes_ = dict(facts.get("notes", {}))
     model._rules = facts["origin"]["rules"] if "origin" in facts else rules_of_matrix(data["binary"])
     if type(model._rules) is not dict or model._rules.keys() - {*RULES}:
