@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The many processes of a run share the bytecode of what they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo docs test lint types kernels unit slow format reference bench bench-product experiment table1 peers clean
+.PHONY: help install demo docs test lint types kernels unit slow format reference constraints bench bench-product experiment table1 peers clean
 
 help:
 	@echo "make demo           try the package on the Debian data set: fit, compare, recommend, explain"
@@ -16,6 +16,7 @@ help:
 	@echo "make docs           build the documentation into site/"
 	@echo "make format         format the code"
 	@echo "make reference      regenerate docs/cli.md from the help texts"
+	@echo "make constraints    list the libraries of production with versions and hashes in constraints.txt"
 	@echo "make bench          time and peak memory of the fits in docs/performance.md (ten minutes; GROUPS=dense for the dense one)"
 	@echo "make bench-product  time and memory of reading, recommending and answering"
 	@echo "make experiment DATA=folder NAME=mtg-players  run the paper's tables on real data, into experiments/results"
@@ -90,6 +91,13 @@ format: install
 
 reference: install
 	$(BIN)/python tools/cli_reference.py
+
+# What production installs, for this version of Python and this kind of machine; a list that exists keeps its versions.
+EXTRAS := serve client sql
+FILE := constraints.txt
+constraints: | $(BIN)/uv
+	$(BIN)/uv pip compile --quiet --no-header --generate-hashes --python $(BIN)/python $(EXTRAS:%=--extra=%) \
+		pyproject.toml --output-file $(FILE)
 
 bench: install
 	$(BIN)/python -m benchmarks.bench $(GROUPS)

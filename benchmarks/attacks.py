@@ -3,8 +3,8 @@
     python -m benchmarks.attacks
 
 Prefixes, a batch that is too large, requests that could stop the event loop, clients that do not read, a full
-folder of metrics, signals while workers start, many reloads at once, endless heads, silent connections;
-and the share of each of two workers in the requests of a pool.
+folder of metrics, signals while workers start, many reloads at once, endless heads, silent connections, the
+share of each of two workers in the requests of a pool; and commands that rewrite one model file at once.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ import httpx
 import numpy as np
 import scipy.sparse as sp
 
-from mrfrec import MRF
+from mrfrec import MRF, load
 from mrfrec.service.keys import new_key
 
 _APP = """
@@ -62,6 +62,7 @@ def main() -> None:
         _endless(model)
         _silent(model)
         _pools(model, Path(folder))
+    _rewriting()
 
 
 def _model(path: Path) -> Path:
@@ -436,6 +437,43 @@ def _pools(model: Path, folder: Path) -> None:
             for size in (16, 20):
                 found = [asyncio.run(pool(port, size)) for _ in range(3)]
                 print(f"pool of {size}, {name}: one of two workers answers {'; '.join(found)}", flush=True)
+
+
+def _rewriting(rounds: int = 3) -> None:
+    """Run commands that rewrite one model file at once, and count how often the work of one is lost."""
+    job = '[source]\ndata = "b.csv"\nmode = "update"\nbatch = "b"\n[publish]\nmodel = "m.mrf"\nkeep = 0\n'
+    update, forget = ["update", "m.mrf", "a.csv", "--batch", "a"], ["forget", "m.mrf", "--users", "gone.txt"]
+    pairs: dict[str, tuple[list[str], list[str]]] = {
+        "two updates": (update, ["update", "m.mrf", "b.csv", "--batch", "b"]),
+        "forget beside update": (forget, ["update", "m.mrf", "b.csv", "--batch", "b"]),
+        "forget during a nightly run": (forget, ["nightly", "job.toml", "--accept"]),
+    }
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for file, first in (("first.csv", 0), ("a.csv", 3000), ("b.csv", 4000)):
+            rows = (f"u{first + row // 20},{int(2000 * rng.random() ** 2)}\n" for row in range(20_000))
+            (folder / file).write_text("user,item\n" + "".join(rows))
+        (folder / "gone.txt").write_text("u7\n")
+        (folder / "job.toml").write_text(job)
+        for what, commands in pairs.items():
+            lost = failed = 0
+            for _ in range(rounds):
+                MRF(rank=0).fit(folder / "first.csv").save(folder / "m.mrf", include_histories=True)
+                running = [
+                    subprocess.Popen(
+                        [sys.executable, "-m", "mrfrec", *each], cwd=folder, stderr=subprocess.DEVNULL
+                    )
+                    for each in commands
+                ]
+                codes = [process.wait(300) for process in running]
+                after = load(folder / "m.mrf")
+                assert after.users_ is not None
+                users = set(after.users_)
+                done = ["u3000" in users if commands[0] is update else "u7" not in users, "u4000" in users]
+                failed += sum(code != 0 for code in codes)
+                lost += sum(not it and code == 0 for it, code in zip(done, codes, strict=True))
+            print(f"{what}, {rounds} times: {lost} commands lost without a word, {failed} failed", flush=True)
 
 
 if __name__ == "__main__":

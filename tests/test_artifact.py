@@ -725,7 +725,7 @@ def test_many_writers_at_once_leave_one_whole_file(fitted: Models, originals: Or
 
     def write(kind: str) -> None:
         for _ in range(10):
-            fitted[kind].save(path)
+            fitted[kind].save(path, replace_changed=True)
             mrfrec.load(path)
 
     with ThreadPoolExecutor(len(KINDS)) as threads:
@@ -758,6 +758,39 @@ def test_a_new_file_has_the_mode_of_new_files_and_an_old_one_keeps_its_own(
         path.chmod(old)
         fitted["sparse"].save(path)
         assert mode(path) == old
+
+
+def test_histories_are_for_their_owner_unless_another_mode_is_asked_for(
+    fitted: Models, umask: Callable[[int], int], path: Path
+) -> None:
+    model = fitted["dense"]
+    umask(0o022)
+    model.save(path)
+    assert mode(path) == 0o644
+    model.save(path, include_histories=True)  # the first histories in this file
+    assert mode(path) == 0o600
+    path.chmod(0o640)
+    model.save(path, include_histories=True)
+    assert mode(path) == 0o640
+    model.save(path, include_histories=True, mode=0o660)
+    assert mode(path) == 0o660
+    path.unlink()
+    model.save(path, include_histories=True)
+    assert mode(path) == 0o600
+    for wrong in (640, 0o400, -1, True, "0640"):
+        with pytest.raises(ParameterError, match="mode must be from 0o600 to 0o777"):
+            model.save(path, mode=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("asked", [None, 0o640])
+def test_a_file_for_its_owner_is_not_for_others_while_it_is_written(
+    umask: Callable[[int], int], path: Path, asked: int | None
+) -> None:
+    path.write_text("old")
+    path.chmod(0o640)
+    with writing(path, mode=asked) as unfinished:
+        assert mode(unfinished) == 0o600
+    assert mode(path) == 0o640
 
 
 def test_saving_through_a_link_keeps_the_link(fitted: Models, tmp_path: Path) -> None:

@@ -253,6 +253,7 @@ def test_bad_clients_are_refused(
         ("local:x", "cluster must be an address"),
         ("local:0", "cluster must be an address"),
         ("tcp://127.0.0.1:9", r"no scheduler answers at tcp://127\.0\.0\.1:9"),
+        ("tls://127.0.0.1:9", r"no scheduler answers at tls://127\.0\.0\.1:9: TLS expects"),  # certificates
     ):
         with pytest.raises(MrfrecError, match=message), connected(text):
             pass

@@ -134,7 +134,8 @@ def test_api_reference_shows_every_public_name() -> None:
 
 @pytest.mark.slow
 def test_site_builds_without_a_warning(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    # Not --quiet, under which strict mode counts no warnings.
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     home = (tmp_path / "index.html").read_text()

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -125,8 +126,8 @@ def test_model_and_tables_are_those_of_a_fit_on_all_events(folder: Path) -> None
     near = pl.read_parquet(folder / "similar.parquet")
     assert (len(near), near.columns[:2]) == (120, ["sku", "item"])
     assert sorted(path.name for path in folder.iterdir()) == [
-        ".shop.mrf.lock", "events.csv", "job.toml", "shop.db", "shop.mrf", "shop.report.html",
-        "shop.report.json", "similar.parquet",
+        ".shop.mrf.lock", ".shop.mrf.nightly.lock", "events.csv", "job.toml", "shop.db", "shop.mrf",
+        "shop.report.html", "shop.report.json", "similar.parquet",
     ]  # fmt: skip
 
 
@@ -159,6 +160,25 @@ def test_earlier_models_are_kept_up_to_a_number(folder: Path) -> None:
     assert len(list(folder.glob("shop.2*.mrf"))) == 2
     nightly.run(write_job(folder, ("keep = 2", "keep = 0")))
     assert [path.name for path in folder.glob("shop.*.mrf")] == ["shop.other.mrf"]
+
+
+def test_people_are_not_for_everybody_unless_asked_for(folder: Path) -> None:
+    names = ("shop.mrf", "shop.report.json", "shop.report.html")
+    old = os.umask(0o022)  # of cron
+    try:
+        for more, wanted in (
+            ("", 0o644),
+            ("histories = true\n", 0o600),
+            ('mode = "0640"\n', 0o640),
+            ("", 0o644),
+        ):
+            write_job(folder, more=more)
+            nightly.run(folder / "job.toml")
+            modes = [stat.S_IMODE((folder / name).stat().st_mode) for name in names]
+            report = 0o640 if "mode" in more else 0o600
+            assert modes == [wanted, report, report]
+    finally:
+        os.umask(old)
 
 
 def test_update_adds_each_batch_once(folder: Path) -> None:
@@ -349,6 +369,8 @@ SINK = f'[publish.similar]\nto = "{URL}"\ntable = "t"\n'
         ("keep = 2", 'recommendations = {to = "a.csv"}\nsimilar = {to = "a.csv"}', r"similar\.to must"),
         ("keep = 2", 'similar = {to = "sqlite:///shop.mrf", table = "t"}', r"its own.*publish\.model"),
         ("keep = 2", 'recommendations = {to = "sqlite:///x.db"}', r"table must be given with a database"),
+        ("keep = 2", "mode = 0o640", r'publish\.mode must be a mode in quotes such as "0640", .* got 416'),
+        ("keep = 2", 'mode = "440"', r"publish\.mode must be .* got '440'"),
         ("keep = 2", "samples = 21", r"publish\.samples: .* equal to 20; got 21"),
         ("heldout = 0.2", "max_growth = nan", r"guard\.max_growth: .* 0; got nan"),
         ("sparsity = 0.2", "sparsity = 2", r"model\.sparsity"),
@@ -400,14 +422,36 @@ def test_link_and_its_file_have_one_lock(folder: Path) -> None:
     nightly.run(folder / "job.toml")
     (folder / "link.mrf").symlink_to("shop.mrf")
     job = write_job(folder, ('model = "shop.mrf"', 'model = "link.mrf"'))
-    with (folder / ".shop.mrf.lock").open("a+") as file:
+    with (folder / ".shop.mrf.nightly.lock").open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(BusyError):
+        with pytest.raises(BusyError, match="another run of this job is at work"):
             nightly.run(job)
+    assert not (folder / "link.report.json").exists()
+    with mrfrec.locked(folder / "shop.mrf"), pytest.raises(BusyError, match=r"is rewriting .*link\.mrf"):
+        nightly.run(job, wait=0.1)
+    (run,) = json.loads((folder / "link.report.json").read_text())["runs"]
+    assert run["status"] == "failed"
     before = (folder / "shop.mrf").stat().st_ino
     nightly.run(job)
     assert (folder / "link.mrf").is_symlink()
     assert (folder / "shop.mrf").stat().st_ino != before
+
+
+def test_model_that_another_process_replaces_during_a_run_is_not_overwritten(folder: Path) -> None:
+    job = write_job(folder, more=TABLES)
+    nightly.run(job)
+    other = Popularity().fit(folder / "events.csv")
+    before = fetch(f"sqlite:///{folder}/shop.db", "select score from recs")
+
+    def replace(stage: str, done: float, total: float) -> None:
+        if not stage.startswith("reading"):
+            other.save(folder / "shop.mrf")
+
+    with pytest.raises(mrfrec.ModelFileError, match=r"shop\.mrf was replaced, by another process or model"):
+        nightly.run(job, progress=replace)
+    assert mrfrec.load(folder / "shop.mrf").file_hash_ == other.file_hash_
+    assert fetch(f"sqlite:///{folder}/shop.db", "select score from recs") == before
+    assert report_of(folder)[-1]["status"] == "failed"
 
 
 def test_old_model_is_copied_where_it_cannot_be_linked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -434,7 +478,7 @@ def test_night_whose_publishing_fails_leaves_the_earlier_models(folder: Path) ->
     with pytest.raises(DataError, match="full"):
         nightly.run(job)
     assert {path.name: path.read_bytes() for path in folder.glob("*.mrf")} == before
-    assert not list(folder.glob(".shop.mrf.[ne]*"))
+    assert not list(folder.glob(".shop.mrf.*[!k]"))  # but locks
 
 
 def test_run_killed_after_its_model_was_published_is_compared_with(
@@ -737,7 +781,7 @@ def test_exit_codes_tell_published_refused_failed_and_busy(folder: Path) -> None
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert {line["level"] for line in lines} <= {"info", "warning"}
     assert any("ndcg@5" in line["message"] for line in lines)
-    with (folder / ".shop.mrf.lock").open("a+") as file:
+    with (folder / ".shop.mrf.nightly.lock").open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         busy = shell("nightly", job)
     assert busy.returncode == 4

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -216,6 +217,25 @@ def test_each_extra_runs_what_it_is_for(fresh: Fresh, what: str) -> None:
         return
     for line in what.splitlines():
         fresh.run(*shlex.split(line))
+
+
+# ── what production installs ──────────────────────────────────────────────────────────────────────
+
+
+def test_listed_versions_are_installed_by_their_hashes_and_answer(
+    tmp_path: Path, built: tuple[Path, Path]
+) -> None:
+    fresh, listed = Fresh(tmp_path), tmp_path / "constraints.txt"
+    run("make", "constraints", f"FILE={listed}")
+    text = listed.read_text()
+    assert "://" not in text
+    named = re.findall(r"^(\S+)==\S+ \\\n    --hash=sha256:", text, flags=re.MULTILINE)
+    assert named == re.findall(r"^([^\s#]\S*)==", text, flags=re.MULTILINE)
+    assert {"numpy", "uvicorn", "httpx", "adbc-driver-postgresql"} <= {*named}
+    fresh.install("--require-hashes", "-r", listed)
+    fresh.install("--no-deps", built[1])
+    fresh.fit()
+    fresh.check_answers()
 
 
 # ── the lowest versions that pyproject.toml allows, on every Python it names that this machine has ──

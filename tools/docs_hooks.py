@@ -32,4 +32,4 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     inside = Path(str(page.file.abs_src_path)).is_relative_to(config.docs_dir)
     if inside and "/" not in page.file.src_uri:
         return re.sub(r"\]\(\.\./", "](", markdown)
-    return re.sub(r"\]\((\.\./)?docs/", r"](\1", markdown)
+    return re.sub(r"\]\(((?:\.\./)*)docs/", r"](\1", markdown)

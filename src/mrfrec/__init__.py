@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mrfrec import datasets, evaluation, models, nightly, paper, service
     from mrfrec.data.interactions import Interactions
     from mrfrec.io.features import read_item_features
+    from mrfrec.io.locks import locked
     from mrfrec.io.tables import read_interactions
     from mrfrec.models.compiling import compile_ahead
     from mrfrec.models.mrf import MRF
@@ -39,6 +40,7 @@ __all__ = [
     "datasets",
     "evaluation",
     "load",
+    "locked",
     "models",
     "nightly",
     "paper",
@@ -57,6 +59,7 @@ _HOMES = {
     "Recommender": "models.recommender",
     "compile_ahead": "models.compiling",
     "load": "models.registry",
+    "locked": "io.locks",
     "register": "models.registry",
     "read_interactions": "io.tables",
     "read_item_features": "io.features",

@@ -10,7 +10,7 @@
     ├── MissingLibraryError an optional library is missing       (also an ImportError)
     ├── ClusterError        a cluster cannot do the work         (also a RuntimeError)
     ├── RefusedError        a guard refuses to publish a model   (also a RuntimeError)
-    ├── BusyError           another run of a job is at work      (also a RuntimeError)
+    ├── BusyError           another process is at work           (also a RuntimeError)
     ├── ServiceError        a service cannot run or answer       (also a RuntimeError)
     └── NumericalError      a matrix is not positive definite    (also an ArithmeticError)
 
@@ -81,7 +81,7 @@ class RefusedError(MrfrecError, RuntimeError):
 
 
 class BusyError(MrfrecError, RuntimeError):
-    """Another run of the same nightly job is at work."""
+    """Another run of the same nightly job is at work, or another process rewrites the model file."""
 
 
 class ServiceError(MrfrecError, RuntimeError):

@@ -1,6 +1,8 @@
 """The commands fit, update, forget and add-items. docs/cli.md is generated from the texts here."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,12 +24,15 @@ from mrfrec.cli.options import (
     UserColumn,
 )
 from mrfrec.errors import DataError
+from mrfrec.io.atomic import expanded
+from mrfrec.io.locks import WAIT, locked
 
 if TYPE_CHECKING:
     from mrfrec.models.recommender import Recommender
 
 Growing = Annotated[Path, Argument(metavar="MODEL", help="A model file written by mrfrec fit --histories.")]
 Updated = Annotated[Path | None, "The model file to write.  [default: MODEL]"]
+Wait = Annotated[float, "SECONDS", "Time to wait for another command that rewrites MODEL."]
 
 
 def fit(
@@ -112,13 +117,14 @@ def update(
     ] = None,
     again: Annotated[bool, "Add the batch even if one of that name was added before."] = False,
     measure_again: Annotated[bool, "Measure the parameters anew that are auto."] = False,
+    wait: Wait = WAIT,
 ) -> None:
     """Add new events to a model, and fit it again.
 
     Gives the same model, to the bit, as a fit on all events, with the parameters of MODEL and the values that
     were measured for it. The events are read by the rules of its data (values, weights, duplicates, since,
     until); users and items may be new. A batch that was added before is refused. The model file is replaced
-    when the new one is whole.
+    when the new one is whole, and locked meanwhile: another command that rewrites it waits.
 
     \b
     Examples:
@@ -129,16 +135,14 @@ def update(
     from mrfrec.models.storage.updating import read_more
 
     check_output(output or model, *data, reading.get("items"), features.item_features)
-    opened = _opened(model, "update", machine)
-    with progress_bar() as progress:
+    with _rewriting(model, output, "update", machine, wait) as opened, progress_bar() as progress:
         events = read_more(opened.fitted_, data, progress=progress, **reading)
         note_skipped(events.skipped)
         opened.update(
             events, batch=batch, again=again, measure_again=measure_again, progress=progress,
             item_features=features.read(),
         )  # fmt: skip
-    note(f"added {opened.batches_[-1]}: now {opened.data_size_}")
-    _saved(opened, output or model)
+        note(f"added {opened.batches_[-1]}: now {opened.data_size_}")
 
 
 def forget(
@@ -147,12 +151,13 @@ def forget(
     reading: UserColumn,
     machine: Machine,
     output: Updated = None,
+    wait: Wait = WAIT,
 ) -> None:
     """Remove users from a model, and fit it again without them.
 
     Nothing of them is left in the file that is written: neither their ids, nor their histories, nor items
     that nobody else used, unless features name them. Other copies of the model and the tables it was fitted
-    to are not touched.
+    to are not touched. The model file is locked meanwhile, as by mrfrec update.
 
     \b
     Examples:
@@ -163,19 +168,18 @@ def forget(
     from mrfrec.cli.show import progress_bar
 
     check_output(output or model, users)
-    opened = _opened(model, "forget", machine)
-    known = opened.users_
-    assert known is not None
-    erased = find_users(opened, None, users, reading.get("user"))
-    if (known.find(erased, "user") < 0).all():
-        raise DataError(
-            f"nothing was changed: none of the {len(erased):,} users in {users} is in {model}. Are the ids "
-            "the same?"
-        )
-    with progress_bar() as progress:
-        opened.forget(erased, progress=progress)
-    note(f"forgot {counted(len(known) - opened.data_size_.users, 'user')}")
-    _saved(opened, output or model)
+    with _rewriting(model, output, "forget", machine, wait) as opened:
+        known = opened.users_
+        assert known is not None
+        erased = find_users(opened, None, users, reading.get("user"))
+        if (known.find(erased, "user") < 0).all():
+            raise DataError(
+                f"nothing was changed: none of the {len(erased):,} users in {users} is in {model}. Are the "
+                "ids the same?"
+            )
+        with progress_bar() as progress:
+            opened.forget(erased, progress=progress)
+        note(f"forgot {counted(len(known) - opened.data_size_.users, 'user')}")
 
 
 def add_items(
@@ -184,12 +188,13 @@ def add_items(
     machine: Machine,
     output: Updated = None,
     features_query: Annotated[str | None, "SQL", "Query for the table, if TABLE names a database."] = None,
+    wait: Wait = WAIT,
 ) -> None:
     """Add new items to a model by their features, without a new fit.
 
     Each new item gets the weights that a fit with it would give it; nothing else changes. Items that the
     model knows are left as they are, with a note; if all are known, MODEL is not written again. MODEL was
-    fitted with --item-features and --histories.
+    fitted with --item-features and --histories. The model file is locked meanwhile, as by mrfrec update.
 
     \b
     Examples:
@@ -199,26 +204,32 @@ def add_items(
     from mrfrec.models.mrf import MRF
 
     check_output(output or model, table)
-    opened = _opened(model, "add_items", machine)
-    if not isinstance(opened, MRF):
-        raise DataError(f"{model} is a {type(opened).__name__}: only an MRF knows features of items.")
-    count = opened.add_items(table, query=features_query)
-    note(f"added {counted(count, 'item')}: now {opened.data_size_}")
-    if count or output is not None:  # else MODEL is as it was
-        _saved(opened, output or model)
+    with _rewriting(model, output, "add_items", machine, wait) as opened:
+        if not isinstance(opened, MRF):
+            raise DataError(f"{model} is a {type(opened).__name__}: only an MRF knows features of items.")
+        count = opened.add_items(table, query=features_query)
+        note(f"added {counted(count, 'item')}: now {opened.data_size_}")
 
 
-def _opened(path: Path, command: str, machine: dict[str, Any]) -> "Recommender":
+@contextmanager
+def _rewriting(
+    path: Path, output: Path | None, command: str, machine: dict[str, Any], wait: float
+) -> "Iterator[Recommender]":
+    """Open a model with histories, and write it at the end; locked in between if its own file is written."""
     from mrfrec.cli.models import check_machine
+    from mrfrec.io.artifact import open_file
     from mrfrec.models.registry import load
 
-    opened = load(path)
-    opened.fitted_.origin_for(command)  # raises if histories are missing
-    check_machine(machine, [type(opened).__name__])
-    known = opened.get_params()
-    return opened.set_params(**{name: x for name, x in machine.items() if name in known})
-
-
-def _saved(model: "Recommender", path: Path) -> None:
-    model.save(path, include_histories=True)
-    note(written(path))
+    open_file(path)  # before there is a lock beside a name that was misspelt
+    target = output or path
+    is_rewritten = expanded(target).exists() and expanded(target).samefile(expanded(path))
+    with locked(path, wait=wait) if is_rewritten else nullcontext():
+        opened = load(path)
+        opened.fitted_.origin_for(command)  # raises if histories are missing
+        check_machine(machine, [type(opened).__name__])
+        known = opened.get_params()
+        yield opened.set_params(**{name: x for name, x in machine.items() if name in known})
+        if opened.file_hash_ and output is None:  # nothing was changed
+            return
+        opened.save(target, include_histories=True)
+    note(written(target))

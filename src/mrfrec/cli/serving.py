@@ -15,6 +15,7 @@ from mrfrec.cli import Stderr, note
 from mrfrec.cli.derived import parse_weights
 from mrfrec.cli.options import ServedSettings
 from mrfrec.errors import ParameterError
+from mrfrec.io.locks import WAIT
 from mrfrec.service.keys import new_key
 from mrfrec.service.settings import ServiceSettings
 
@@ -28,6 +29,9 @@ def nightly(
     date: Annotated[
         str | None, "DAY", "Date to put in place of {date} in the job.  [default: today, UTC]"
     ] = None,
+    wait: Annotated[
+        float, "SECONDS", "Time to wait for a command that rewrites the model, such as mrfrec forget."
+    ] = WAIT,
     log: Annotated[Literal["lines", "json"], "Form of the messages on stderr."] = "lines",
 ) -> None:
     """Read, fit, measure, and publish a model if it is good enough.
@@ -37,8 +41,8 @@ def nightly(
     A new model is measured on held-out users, the same every night. If it is worse than the guard allows, or
     data is missing, nothing is published.
 
-    Exit codes: 0 published, 2 failed, 3 refused by the guard, 4 another run is at work, 130 stopped by
-    Ctrl-C, 143 by SIGTERM.
+    Exit codes: 0 published, 2 failed, 3 refused by the guard, 4 another run is at work, or another command
+    rewrites the model, 130 stopped by Ctrl-C, 143 by SIGTERM.
 
     \b
     Examples:
@@ -59,7 +63,7 @@ def nightly(
         sys.stdout.write("".join(f"{line}\n" for line in steps(planned)))
         return
     with progress_bar() as progress:
-        run(planned, accept=accept, progress=progress if log == "lines" else None)
+        run(planned, accept=accept, wait=wait, progress=progress if log == "lines" else None)
 
 
 def serve(

@@ -314,7 +314,7 @@ def connected(text: str) -> "Iterator[Client]":
         raise ParameterError("cluster", rule, text)
     try:
         client = dask.Client(text, timeout=_CONNECT)
-    except (OSError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:  # a TypeError: tls:// without certificates
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ClusterError(f"no scheduler answers at {text}: {reason}.") from None
     with client:

@@ -9,8 +9,9 @@ import hashlib
 import json
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +118,16 @@ def _seal(metadata: Mapping[str, str]) -> str:
 
 
 def write_file(
-    path: str | os.PathLike[str], tensors: Mapping[str, npt.NDArray[Any]], facts: Mapping[str, Any]
-) -> None:
-    """Write arrays and facts (anything JSON can hold) to a file, atomically.
+    path: str | os.PathLike[str],
+    tensors: Mapping[str, npt.NDArray[Any]],
+    facts: Mapping[str, Any],
+    *,
+    mode: int | None = None,
+    seals: Collection[str] | None = None,
+) -> str:
+    """Write arrays and facts (anything JSON can hold) to a file, atomically; return the seal of the file.
 
+    An old file is replaced only if it has one of the `seals`; None replaces any. `mode` is as for `writing`.
     The same arrays and facts give the same bytes: that is why the header is written here, and not by the
     safetensors library, which orders it differently every time.
     """
@@ -155,7 +162,8 @@ def write_file(
     header = json.dumps({"__metadata__": metadata, **placed}, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
     try:
-        with writing(path) as unfinished, unfinished.open("wb") as file:
+        check = None if seals is None else partial(check_unchanged, path, seals)
+        with writing(path, mode=mode, check=check) as unfinished, unfinished.open("wb") as file:
             file.write(len(header).to_bytes(8, "little") + header)
             for data in bytes_of.values():
                 for start in range(0, len(data), _BLOCK):  # so that Ctrl-C works in between
@@ -165,6 +173,21 @@ def write_file(
         raise ModelFileError(
             f"{path} could not be written: {reason}. What was there before is untouched."
         ) from error
+    return metadata["seal"]
+
+
+def check_unchanged(path: str | os.PathLike[str], seals: Collection[str]) -> None:
+    """Refuse to replace a file that has none of these seals: it is not the one that was read."""
+    try:
+        found = open_file(path)[1].seal
+    except ModelFileError:  # no model, or nothing at all
+        found = ""
+    if found not in seals and file_path(path).exists():
+        raise ModelFileError(
+            f"{path} was replaced, by another process or model, since it was loaded or saved. Nothing was "
+            "written. Load it again and repeat the change (run the command again), or save under another "
+            "name; save(…, replace_changed=True) replaces the file all the same."
+        )
 
 
 def _check_arrays(path: str | os.PathLike[str], arrays: Mapping[str, npt.NDArray[Any]]) -> None:

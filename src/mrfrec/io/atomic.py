@@ -3,7 +3,7 @@
 import fcntl
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from errno import EDQUOT, EFBIG, ENOSPC
 from glob import escape
@@ -15,17 +15,22 @@ from mrfrec.io.databases import refuse_url
 
 
 @contextmanager
-def writing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def writing(
+    path: str | os.PathLike[str], *, mode: int | None = None, check: Callable[[], None] | None = None
+) -> Iterator[Path]:
     """Yield a new file beside `path`, which replaces it at the end, or is removed after an error.
+
+    It gets the mode `mode`; by default that of the old file, or the usual one of new files. `check` is called
+    immediately before the old file is replaced, and may raise.
 
     Until then an old file of that name stays as it was, whatever happens: an error, a full disk, Ctrl-C.
     What a killed writer has left behind is removed by the next one. Write the new file in place: if it is
     replaced by another, its lock is lost. To a library that writes in threads of its own, pass the open file
     and not its name: after Ctrl-C, a thread that comes late would create the file again.
     """
-    with _unfinished(path) as (target, temporary):
-        # The mode of the old file, or the default for new ones.
-        mode = (target if target.exists() else temporary).stat().st_mode & 0o777
+    with _unfinished(path, is_private=mode is not None) as (target, temporary):
+        if mode is None:
+            mode = (target if target.exists() else temporary).stat().st_mode & 0o777
         try:
             yield temporary
             temporary.chmod(mode)
@@ -34,6 +39,8 @@ def writing(path: str | os.PathLike[str]) -> Iterator[Path]:
             if error.errno in (ENOSPC, EDQUOT, EFBIG) and error.filename is None:  # it names none itself
                 error.filename = str(path)
             raise
+        if check is not None:
+            check()
         temporary.replace(target)
         with suppress(OSError):  # not every file system can flush a folder
             _flush(target.parent, os.O_RDONLY)
@@ -64,22 +71,8 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         pass
 
 
-def refuse_own_input(path: str | os.PathLike[str] | None, inputs: Iterable[Path | None]) -> None:
-    """Refuse to overwrite an input."""
-    if path is None or not expanded(path).exists():
-        return
-    for given in inputs:
-        if given is not None and expanded(given).exists() and expanded(path).samefile(expanded(given)):
-            raise ParameterError("path", "another file than the input", str(path), "Give it its own name.")
-
-
-@contextmanager
-def _unfinished(path: str | os.PathLike[str]) -> Iterator[tuple[Path, Path]]:
-    """Yield the file to write, and a temporary file beside it, locked as long as its writer lives.
-
-    A link stays: its target is written. The name of the temporary file is known before it exists, so that it
-    can be removed whenever Ctrl-C comes.
-    """
+def written_file(path: str | os.PathLike[str]) -> Path:
+    """Return the file that is written under a name: the target of a link. Refuse what cannot be a file."""
     target = file_path(path)
     if str(target) == "-":
         raise ParameterError("path", "the name of a file", "-", "Results go to stdout if there is none.")
@@ -92,8 +85,30 @@ def _unfinished(path: str | os.PathLike[str]) -> Iterator[tuple[Path, Path]]:
     if not target.parent.is_dir():
         refuse_url(path, "a file of this machine, not a URL")
         raise ParameterError("path", "in a folder that exists", str(path), "Make the folder first.")
+    return target
+
+
+def refuse_own_input(path: str | os.PathLike[str] | None, inputs: Iterable[Path | None]) -> None:
+    """Refuse to overwrite an input."""
+    if path is None or not expanded(path).exists():
+        return
+    for given in inputs:
+        if given is not None and expanded(given).exists() and expanded(path).samefile(expanded(given)):
+            raise ParameterError("path", "another file than the input", str(path), "Give it its own name.")
+
+
+@contextmanager
+def _unfinished(path: str | os.PathLike[str], is_private: bool = False) -> Iterator[tuple[Path, Path]]:
+    """Yield the file to write, and a temporary file beside it, locked as long as its writer lives.
+
+    A link stays: its target is written. The name of the temporary file is known before it exists, so that it
+    can be removed whenever Ctrl-C comes. Until it is whole, only its owner can read it, unless it is a new
+    file of the usual mode.
+    """
+    target = written_file(path)
     start = f".{target.name[:40]}."
     temporary, lock = target, None
+    mode = 0o600 if is_private or target.exists() else 0o666
     try:
         try:
             _remove_abandoned(target.parent, start)
@@ -101,7 +116,7 @@ def _unfinished(path: str | os.PathLike[str]) -> Iterator[tuple[Path, Path]]:
                 if lock is not None:  # another process took it for abandoned before it was locked
                     lock.close()
                 temporary = target.with_name(f"{start}{secrets.token_hex(4)}.unfinished")
-                lock = FileIO(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666), "r+")
+                lock = FileIO(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode), "r+")
         except OSError as error:  # names the temporary file, which the caller does not know
             raise type(error)(error.errno, error.strerror, str(path)) from error
         yield target, temporary

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from os import PathLike
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, Unpack
 
 import numpy as np
@@ -95,6 +97,7 @@ class Recommender(ABC):
     memory_limit: int | None = None
     dtype: Literal["float32", "float64"] = "float32"  # of scores
     _fitted: FittedState | None = None
+    _seals: Mapping[Path, str] = MappingProxyType({})  # of the files it was loaded from or saved to
     _frames: str | None = None
 
     # ── what a subclass implements ────────────────────────────────────────────────────────────────
@@ -135,7 +138,8 @@ class Recommender(ABC):
     def prepare_answers(self) -> None:
         """Check all arrays and load the compiled code, to answer many questions of one user each."""
         self.verify()
-        self._relearn(self.fitted_, self.fitted_.learned.prepared())
+        fitted = self.fitted_
+        self._exchange(fitted, replace(fitted, learned=fitted.learned.prepared()))
 
     # ── parameters ────────────────────────────────────────────────────────────────────────────────
 
@@ -406,7 +410,7 @@ class Recommender(ABC):
 
     @property
     def file_hash_(self) -> str:
-        """A hash of everything in the file that the model was loaded from; "" of a model that was fitted."""
+        """A hash of everything in the file that the model was loaded from or saved to; "" once it changes."""
         return self.fitted_.file_hash
 
     @property
@@ -698,14 +702,34 @@ class Recommender(ABC):
         *,
         include_histories: bool = False,
         notes: Mapping[str, Any] | None = None,
+        mode: int | None = None,
+        replace_changed: bool = False,
     ) -> None:
-        """Write the model to one file; `mrfrec.load` reads it back.
+        """Write the model to one file; `mrfrec.load` reads it back. The file appears when it is whole.
 
-        With `include_histories` the file also holds the training users and their histories, which
-        recommending by user id and updating need. The file appears when it is whole. `notes`, a mapping that
-        JSON can hold, are `notes_` of the loaded model.
+        A file that this model was loaded from or saved to is replaced only if it is still the same: otherwise
+        the work of another process would be lost. `mrfrec.locked` keeps others from changing it meanwhile.
+
+        Parameters
+        ----------
+        path
+            The file. A link stays, and its target is replaced.
+        include_histories
+            Also write the training users and their histories. Recommending by user id and updating need them.
+        notes
+            A mapping that JSON can hold: `notes_` of the loaded model.
+        mode
+            Who may read and write the file, such as 0o640. By default a file that is replaced keeps its mode,
+            and a new one gets the usual one; a file that has histories for the first time gets 0o600.
+        replace_changed
+            Also replace a file that another process has written since.
         """
-        files.save(self.fitted_, path, include_histories, notes)
+        names, fitted = files.names_of(path), self.fitted_
+        known = {self._seals[name] for name in names if name in self._seals}
+        seals = None if check_flag("replace_changed", replace_changed) or not known else known
+        seal = files.save(fitted, path, include_histories, notes, mode, seals)
+        self._seals = {**self._seals, **dict.fromkeys(names, seal)}
+        self._exchange(fitted, replace(fitted, file_hash=seal))
 
     @classmethod
     def restored(cls, facts: Mapping[str, Any], arrays: "StoredArrays") -> Self:
@@ -718,18 +742,19 @@ class Recommender(ABC):
             facts, arrays, model._restore, kind=cls.__name__, explains=cls.explains,
             scales_scores=cls.scales_scores, parameters=model.parameters,
         )  # fmt: skip
+        model._seals = dict.fromkeys(files.names_of(arrays.path), arrays.seal)
         return model
 
     def verify(self) -> None:
         """Check all arrays of a loaded model now; a damaged one raises a `ModelFileError`."""
         fitted = self.fitted_
         files.verify(fitted)
-        self._relearn(fitted, fitted.learned.verified())
+        self._exchange(fitted, replace(fitted, learned=fitted.learned.verified()))
 
-    def _relearn(self, fitted: FittedState, learned: Learned) -> None:
-        """Keep the same weights in another form, unless another fit has replaced them."""
-        if self._fitted is fitted and learned is not fitted.learned:
-            self._fitted = replace(fitted, learned=learned)
+    def _exchange(self, old: FittedState, new: FittedState) -> None:
+        """Keep the same state in another form, unless another thread has replaced it meanwhile."""
+        if self._fitted is old:
+            self._fitted = new
 
     @shows_progress
     def update(

@@ -22,7 +22,7 @@ class RunHistory:
     def __init__(self, job: Job) -> None:
         """Read the report of a job; it is empty before the first run."""
         self.path, self._title = Path(f"{job.report}.json"), job.path.stem
-        self._samples = job.publish.samples
+        self._samples, self._mode = job.publish.samples, job.publish.permissions or 0o600
         self.runs: list[dict[str, Any]] = []
         if self.path.exists():
             try:
@@ -81,5 +81,6 @@ class RunHistory:
         content = json.dumps({"job": self._title, "runs": self.runs}, indent=2, ensure_ascii=False)
         drawn = page(self._title, self.runs)
         for path, text in ((self.path, content), (self.path.with_suffix(".html"), drawn)):
-            with writing(path) as unfinished:
+            # Rows and items of people may be in it: not for everybody, whatever the umask of cron is.
+            with writing(path, mode=self._mode) as unfinished:
                 unfinished.write_text(text + "\n", encoding="utf-8")

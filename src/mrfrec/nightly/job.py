@@ -48,9 +48,16 @@ def _place(name: object, info: ValidationInfo) -> str:
     return str(Path(escape(str(folder.resolve())) if is_pattern else folder) / path)
 
 
+def _mode(given: object) -> object:
+    if not isinstance(given, str) or re.fullmatch("0?[67][0-7][0-7]", given) is None:
+        raise ParameterError("", 'a mode in quotes such as "0640", from "0600" to "0777"', given)
+    return given
+
+
 Place = Annotated[str, BeforeValidator(_place)]
 Places = Annotated[list[Place], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
 File = Annotated[Path, BeforeValidator(lambda name, info: Path(_place(name, info)))]
+Mode = Annotated[str, BeforeValidator(_mode)]
 MetricName = Annotated[str, BeforeValidator(lambda name: str(parse(name)))]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Positive = Annotated[int, Field(ge=1, lt=2**63)]
@@ -192,6 +199,12 @@ class Publishing(JobSection):
     similar: Sink | None = None
     samples: Annotated[int, Field(ge=0, le=20)] = 3  # users whose recommendations are in the report
     report: File | None = None  # beside the model by default; .json and .html are appended
+    mode: Mode | None = None  # of the model and the report
+
+    @property
+    def permissions(self) -> int | None:
+        """The mode as a number."""
+        return None if self.mode is None else int(self.mode, 8)
 
 
 class Machine(JobSection):

@@ -4,7 +4,6 @@ New tables and files are prepared beside the published ones and take their place
 transaction, files by a rename. A run that is killed leaves the earlier version, and the next run begins anew.
 """
 
-import fcntl
 import logging
 import os
 import resource
@@ -21,16 +20,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mrfrec import __version__
-from mrfrec.checks import check_flag
+from mrfrec.checks import check_flag, check_nonnegative
 from mrfrec.data.merging import add, origin_of_data
-from mrfrec.errors import BusyError, DataError, EmptyTableError, ParameterError, RefusedError
+from mrfrec.errors import DataError, EmptyTableError, ParameterError, RefusedError
 from mrfrec.evaluation.metrics import parse
 from mrfrec.evaluation.protocol import fit_and_measure
 from mrfrec.evaluation.splits import by_hash
+from mrfrec.io.artifact import check_unchanged
 from mrfrec.io.atomic import writing
 from mrfrec.io.databases import database_file, is_database, redacted
 from mrfrec.io.features import read_item_features
 from mrfrec.io.frames import check_place
+from mrfrec.io.locks import WAIT, holding, locked
 from mrfrec.io.queries import check_query, reads_table
 from mrfrec.io.staging import open_staging
 from mrfrec.io.tables import read_interactions
@@ -54,6 +55,7 @@ def run(
     *,
     day: str | None = None,
     accept: bool = False,
+    wait: float = WAIT,
     progress: "Progress | None" = None,
 ) -> dict[str, Any]:
     """Run a nightly job; returns the record of the run, as it stands in the report.
@@ -66,6 +68,9 @@ def run(
         What {date} stands for in the job, such as "2026-11-16"; today (UTC) by default.
     accept
         Publish even if the guard refuses; later runs are compared with this one.
+    wait
+        Seconds to wait for another process that rewrites the model file, such as `mrfrec forget`. Another run
+        of the job is not waited for.
     progress
         Called as `progress(stage, done, total)`.
 
@@ -74,16 +79,19 @@ def run(
     RefusedError
         The guard refuses the new model. The published version stays; the report has the reasons.
     BusyError
-        Another run of the job is at work.
+        Another run of the job is at work, or another process has been rewriting the model all that time.
     """
     check_flag("accept", accept)
     job = job if isinstance(job, Job) else read_job(job, day)
-    with _alone(_target(job.publish.model)):
+    wait = check_nonnegative("wait", wait)
+    target = _target(job.publish.model)
+    busy = "another run of this job is at work. Wait for its end."
+    with holding(_beside(target, "nightly.lock"), busy):
         try:
-            return _Night(job, RunHistory(job), accept, progress).go()
+            return _Night(job, RunHistory(job), accept, wait, progress).go()
         finally:
             for name in ("nightly", "earlier"):
-                _beside(_target(job.publish.model), name).unlink(missing_ok=True)
+                _beside(target, name).unlink(missing_ok=True)
 
 
 def steps(job: Job) -> list[str]:
@@ -126,9 +134,12 @@ def check_tables(job: Job, users: str | None = None, items: str | None = None) -
 class _Night:
     """One run, and its record so far."""
 
-    def __init__(self, job: Job, report: RunHistory, accept: bool, progress: "Progress | None") -> None:
-        self.job, self.report, self.accept, self.progress = job, report, accept, progress
+    def __init__(
+        self, job: Job, report: RunHistory, accept: bool, wait: float, progress: "Progress | None"
+    ) -> None:
+        self.job, self.report, self.accept, self.wait, self.progress = job, report, accept, wait, progress
         self.before: dict[str, Any] | None = None  # the run to compare with
+        self.seal = ""  # of the model file that was read
         self.record: dict[str, Any] = {
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "status": "started",
@@ -141,7 +152,8 @@ class _Night:
         start = time.perf_counter()
         try:
             self.report.begin(self.record)
-            self._work()
+            with locked(self.job.publish.model, wait=self.wait):
+                self._work()
             self.record["status"] = "published"
         except RefusedError:
             self.record["status"] = "refused"
@@ -163,6 +175,7 @@ class _Night:
         check_tables(job)  # before anything takes time
         published = load(job.publish.model) if job.publish.model.exists() else None
         if published is not None:
+            self.seal = published.file_hash_
             self.report.settle(published.notes_.get("started"))
         self.before = self.report.last_published
         with self._stage("read"):
@@ -293,9 +306,11 @@ class _Night:
             names = ("started", "metric", "value", "error", "asked")
             noted = {name: self.record[name] for name in names if name in self.record}
             notes = {**noted, "fit_seconds": self.record["seconds"]["fit"]}
-            model.save(new, include_histories=publish.histories, notes=notes)
+            mode = publish.permissions or (0o600 if publish.histories else None)
+            model.save(new, include_histories=publish.histories, notes=notes, mode=mode)
             kept = _copy(target, earlier)
             self.report.write()  # with the numbers, for the case that the process is killed just now
+            check_unchanged(target, [self.seal])
         # The tables are the new ones: nothing that may fail comes before the new model.
         if kept is not None:
             earlier.replace(kept)
@@ -330,7 +345,7 @@ def _copy(target: Path, earlier: Path) -> Path | None:
     try:
         os.link(target, earlier)
     except OSError:  # a file system without links, or another user's file
-        with writing(earlier) as unfinished:
+        with writing(earlier, mode=target.stat().st_mode & 0o777) as unfinished:
             shutil.copyfile(target, unfinished)
     written = datetime.fromtimestamp(target.stat().st_mtime, UTC)
     return target.with_name(f"{target.stem}.{written:%Y%m%dT%H%M%S.%fZ}{target.suffix}")
@@ -341,17 +356,6 @@ def _remove_old(target: Path, keep: int) -> None:
     for path in old[: max(len(old) - keep, 0)]:
         with suppress(OSError):  # another user's file, perhaps: the new model is published all the same
             path.unlink()
-
-
-@contextmanager
-def _alone(model: Path) -> Iterator[None]:
-    """Hold a lock beside the model, which ends with the process that holds it."""
-    with model.with_name(f".{model.name}.lock").open("a") as file:
-        try:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BusyError("another run of this job is at work. Wait for its end.") from None
-        yield
 
 
 def _peak_memory() -> int:

@@ -1,10 +1,12 @@
 """Write a fitted state to a file, and read it from one. `mrfrec.load` is in `models/registry.py`."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,9 @@ from mrfrec.data.features import Encoding, ItemFeatures
 from mrfrec.data.ids import Ids, Texts
 from mrfrec.data.provenance import Origin
 from mrfrec.data.reading import RULES
-from mrfrec.errors import ParameterError
-from mrfrec.io.artifact import Stored, StoredArrays, write_file
+from mrfrec.errors import ModelFileError, ParameterError
+from mrfrec.io.artifact import Stored, StoredArrays, open_file, write_file
+from mrfrec.io.atomic import file_path
 from mrfrec.models.fitted import FittedState, Learned
 
 _DATA_TYPES = {"users": int, "items": int, "pairs": int, "binary": bool, "fingerprint": str}
@@ -32,12 +35,21 @@ def save(
     path: "str | PathLike[str]",
     include_histories: bool,
     notes: Mapping[str, Any] | None,
-) -> None:
-    """Write a fitted state to one file; see `Recommender.save`."""
+    mode: int | None,
+    seals: Collection[str] | None,
+) -> str:
+    """Write a fitted state to one file, and return the seal of the file; see `Recommender.save`.
+
+    An old file is replaced only if it has one of the `seals`; None replaces any.
+    """
     from mrfrec import __version__
 
     catalogue = fitted.catalogue
     check_flag("include_histories", include_histories)
+    if mode is not None and not (type(mode) is int and 0o600 <= mode <= 0o777):
+        raise ParameterError("mode", "from 0o600 to 0o777, or None", mode)
+    if mode is None and include_histories:
+        mode = _private_mode(path)
     arrays, state = fitted.learned.stored()
     arrays |= catalogue_arrays(catalogue)
     facts: dict[str, Any] = {"origin": {"rules": fitted.rules}}
@@ -62,7 +74,23 @@ def save(
         "state": state,
         "histories": include_histories,
     }
-    write_file(path, arrays, facts)
+    return write_file(path, arrays, facts, mode=mode, seals=seals)
+
+
+def names_of(path: "str | PathLike[str]") -> set[Path]:
+    """Return the names of a file by which it is known again: a link may lead elsewhere by then."""
+    file = file_path(path)
+    with suppress(RuntimeError):  # links in a circle, which cannot be written
+        return {file.absolute(), file.resolve()}
+    return {file.absolute()}
+
+
+def _private_mode(path: "str | PathLike[str]") -> int:
+    """Return the mode of a file with histories: that of the one it replaces, if histories are in it, too."""
+    with suppress(ModelFileError, OSError):
+        if open_file(path)[0].get("histories"):
+            return file_path(path).stat().st_mode & 0o777
+    return 0o600
 
 
 def verify(fitted: FittedState) -> None:
