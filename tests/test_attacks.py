@@ -419,7 +419,7 @@ def test_trailers_are_no_headers(shop: Path, tmp_path: Path) -> None:
 
 
 def test_head_that_comes_too_slowly_is_refused(shop: Path) -> None:
-    connections = Connections(head_seconds=0.5)
+    connections = Connections(head_seconds=1.0)
     with serving(create_app(shop), http=partial(Connection, connections)) as url:
         with sent(url, b"") as silent, sent(url, HEAD) as slow, sent(url, HEAD + b"\r\n") as second:
             assert second.recv(100_000).startswith(b"HTTP/1.1 200 ")

@@ -187,7 +187,7 @@ def test_answers_while_another_thread_fits_are_of_one_model(make: Callable[[], R
         sys.setswitchinterval(switch)
         thread.join()
     assert not errors
-    assert len(found) > 5
+    assert len(found) > 2
     assert all(one in expected for one in found)
 
 
