@@ -120,11 +120,10 @@ class Linear(Recommender):
     def prepare_answers(self) -> None:
         """Answer single users in compiled code, too: three times as fast, once it is loaded.
 
-        Otherwise numpy does, so that one answer need not wait for that. The answers are the same. What a
-        low-rank part adds stays with numpy, which is faster for it.
+        Otherwise numpy does, so that one answer need not wait for that. The answers are the same.
         """
         super().prepare_answers()
-        if isinstance(self._weights, Rows):
+        if isinstance(self._weights, Rows) or self._low_rank is not None:
             self._few = 0
 
     def warm_up(self) -> None:
