@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,7 @@ def run(groups: list[str], data: Path) -> None:
             for model, save in (
                 (CACHE / "answers-41140.mrf", "save_synthetic"),
                 (CACHE / "answers-rank-256.mrf", "save_low_rank"),
+                (CACHE / "answers-default.mrf", "save_default"),
                 (CACHE / "books.mrf", "save_books"),
             ):
                 if save == "save_books" and not (data / "book-crossing").exists():
@@ -198,6 +200,14 @@ def save_low_rank(path: str, _: str) -> None:
     print("{}")
 
 
+def save_default(path: str, _: str) -> None:
+    """With the defaults, which measure how much the vectors weigh."""
+    from mrfrec import MRF
+
+    MRF().fit(msd()).save(path)
+    print("{}")
+
+
 def save_books(path: str, data: str) -> None:
     """340,556 items with titles."""
     import polars as pl
@@ -215,11 +225,13 @@ def save_books(path: str, data: str) -> None:
 def answers(path: str) -> None:
     """One history at a time, 2,000 times; 1,000 histories in one call; a few searches. Milliseconds.
 
-    Beside the time on the clock stands that on the processor, which other programs disturb less.
+    Beside the time on the clock stands that on the processor, which other programs disturb less. Answers of a
+    prepared model are those of the service, with one thread and three reasons for each item.
     """
     import numpy as np
 
     import mrfrec
+    from mrfrec.engines.local import LocalEngine
 
     model: Any = mrfrec.load(path)
     rng = np.random.default_rng(0)
@@ -238,6 +250,14 @@ def answers(path: str) -> None:
     found["median"], found["p99"] = (np.quantile(one, q, axis=0).round(2).tolist() for q in (0.5, 0.99))
     found["thousand, first"] = timed(lambda: model.recommend(history=histories[:1000]))
     found["thousand"] = timed(lambda: model.recommend(history=histories[1000:]))
+    with LocalEngine(threads=1):
+        model.threads = 1
+        model.prepare_answers()
+        for k in (10, 20):
+            ask = partial(model.answer, k=k, explain=3)
+            one = np.array([timed(partial(ask, history=h)) for h in histories])
+            found[f"prepared, k={k}, median"] = np.quantile(one, 0.5, axis=0).round(2).tolist()
+            found[f"prepared, k={k}, p99"] = np.quantile(one, 0.99, axis=0).round(2).tolist()
     if model.titles_ is not None:
         found["index"] = timed(lambda: model.search("zzqx"))
         queries = ["harry potter", "harry poter", "a", "the", "godfathr", "lord rings", "zzzqq", "tolkien"]

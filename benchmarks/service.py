@@ -42,7 +42,7 @@ def models() -> dict[str, Path]:
     """Return the models of `python -m benchmarks.product answers`, which makes them."""
     names = {
         "41,140 items": "answers-41140.mrf", "41,140 items, rank 256": "answers-rank-256.mrf",
-        "340,556 items": "books.mrf",
+        "41,140 items, MRF()": "answers-default.mrf", "340,556 items": "books.mrf",
     }  # fmt: skip
     found = {name: CACHE / file for name, file in names.items() if (CACHE / file).exists()}
     if not found:

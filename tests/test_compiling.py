@@ -198,6 +198,8 @@ def test_fits_and_rankings_compile_nothing_after_compiling_ahead() -> None:
             model.score(X)
             model.top_k(X, 3)
             model.recommend(k=3)
+            model.prepare_answers()
+            model.answer(history=[1, 2], k=3, explain=2)
     assert kernels._compiled == before
 
 

@@ -1,6 +1,7 @@
 """The low-rank part beside B, the novelty exponent and the automatic ridge, against the naive truth."""
 
 import pickle
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ import scipy.sparse as sp
 from mrfrec import MRF, DataError, Interactions, MemoryPlanError, ParameterError, load
 from mrfrec.core import lanczos
 from mrfrec.core.lanczos import basis_size
-from mrfrec.core.low_rank import leading_directions
+from mrfrec.core.low_rank import LowRank, leading_directions
 from mrfrec.core.sparse import Rows
 from mrfrec.engines.local import LocalEngine
 from mrfrec.models import EASE
-from mrfrec.models.answers.scorers import Selection
+from mrfrec.models.answers.scorers import Base, LowRankScorer, Selection, WeightScorer
+from mrfrec.models.answers.selection import top_k
 from mrfrec.models.registry import build
 
 import naive
@@ -155,21 +157,81 @@ def ranked(request: pytest.FixtureRequest) -> Any:
 )
 @pytest.mark.filterwarnings("ignore:.*fewer than k")
 def test_one_answer_and_many_have_the_same_bits(ranked: MRF, options: dict[str, Any]) -> None:
-    """Of the items that may be among the best for one user, of all items for many."""
-    every = ranked.recommend(**options)
+    """Of the items that may be among the best for one user, in numpy or compiled code; of all for many."""
+    every, prepared = ranked.recommend(**options), copy(ranked)
+    prepared.prepare_answers()
     for user in range(0, 300, 7):
-        assert ranked.recommend([user], **options).rows() == every.filter(every["user"] == user).rows()
+        expected = every.filter(every["user"] == user).rows()
+        assert ranked.recommend([user], **options).rows() == expected
+        assert prepared.recommend([user], **options).rows() == expected
 
 
-def test_one_answer_computes_the_scores_of_few_items(ranked: Any) -> None:
+@pytest.mark.parametrize("few", [16, 0])
+def test_one_answer_computes_the_scores_of_few_items(ranked: Any, few: int) -> None:
     rows = Rows.of(sp.csr_array(tastes()[:1]))
     scorer, base = ranked.fitted_.learned.scorer(rows, ranked.runtime), ranked.fitted_.learned.base_scores
     every = scorer.scores(0, 1, base)[0]
+    scorer.few = few
     some = scorer.scores(0, 1, base, Selection(5, rows))[0]
-    few = np.flatnonzero(some > -np.inf)
-    np.testing.assert_array_equal(some[few], every[few])
-    assert 5 <= len(few) < 20
-    assert set(np.argsort(-np.where(tastes()[0] > 0, -np.inf, every))[:5]) <= set(few)
+    found = np.flatnonzero(some > -np.inf)
+    np.testing.assert_array_equal(some[found], every[found])
+    assert 5 <= len(found) < (70 if few else 35)  # of 330; compiled code looks again after half of the terms
+    assert set(np.argsort(-np.where(tastes()[0] > 0, -np.inf, every))[:5]) <= set(found)
+
+
+HARD: dict[str, dict[str, Any]] = {
+    "as usual": {},
+    "all items alike": {"vectors": np.ones((400, 6)), "weights": 0.0},
+    "no vectors": {"vectors": np.zeros((400, 6))},
+    "some without vectors": {"vectors": np.where(np.arange(400)[:, None] % 3, 1.0, 0.0) * np.ones((1, 6))},
+    "one item": {"items": 1, "had": 1},
+    "one component": {"rank": 1},
+    "a history of one": {"had": 1},
+    "a history of nearly all": {"items": 12_000, "rank": 3, "had": 11_990},
+    "vectors far above weights": {"scale": 1e6},
+    "weights far above vectors": {"scale": 1e-6},
+    "values near the end of float32": {"value": 1e-36, "weights": 0.0},
+    "values whose squares are zero": {"value": 1e-25, "weights": 0.0},
+    "negative values": {"value": -2.0},
+    "other factors": {"factor": True},
+    "nobody hidden": {"hides": False},
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("case", HARD)
+def test_the_best_of_hard_cases_are_those_of_all_scores(case: str, dtype: str) -> None:
+    """One user in numpy, one in compiled code, and many, beside the scores of all items."""
+    given = HARD[case]
+    random, m = np.random.default_rng(7), given.get("items", 400)
+    V = given.get("vectors", given.get("scale", 1.0) * random.normal(size=(m, given.get("rank", 12))))
+    V = np.ascontiguousarray(np.repeat(V, 2, axis=0)[: len(V)], dtype)  # neighbours are alike
+    low = LowRank(V, random.random(m).astype(dtype))
+    W = sp.random_array((m, m), density=8 / (m + 7), format="csr", rng=random)
+    W.data = given.get("weights", 1.0) * random.integers(-2, 3, W.nnz)
+    B, had = Rows.of(W.astype(dtype)), np.sort(random.choice(m, given.get("had", 20), replace=False))
+    history = sp.csr_array((np.full(len(had), given.get("value", 1.0)), had, [0, len(had)]), shape=(1, m))
+    factor = random.random(m).astype(dtype) + 0.5 if "factor" in given else None
+    base = Base(np.zeros(m, dtype), random.permutation(m).astype(np.int32), factor)
+
+    def scorer(users: int, few: int) -> LowRankScorer:
+        rows = Rows.of(sp.csr_array(sp.vstack([history] * users)))
+        return LowRankScorer(rows, WeightScorer(rows, B, dtype, few), low)
+
+    def best(of: LowRankScorer, k: int) -> list[Any]:
+        hide = of.histories if given.get("hides", True) else None
+        items, scores, _ = top_k(of, k, base, hide=hide, threads=1)
+        return [items[-1].tolist(), scores[-1].tolist()]
+
+    scores = scorer(1, 16).scores(0, 1, base.start)[0] * (1 if factor is None else factor)
+    if given.get("hides", True):
+        scores[history.indices] = -np.inf
+    order = np.lexsort((base.order, -scores))
+    for k in {1, min(10, m), min(400, m)}:
+        there = scores[order[:k]] > -np.inf
+        expected = [np.where(there, order[:k], -1).tolist(), scores[order[:k]].tolist()]
+        for users, few in ((1, 16), (1, 0), (2, 0), (17, 16)):
+            assert best(scorer(users, few), k) == expected, (users, few, k)
 
 
 @pytest.mark.parametrize("novelty", [None, 0.4])

@@ -175,10 +175,10 @@ def test_unknown_addresses_and_methods_are_problems(client: httpx.Client) -> Non
     _check_problem(client.get("/v1/recommend"), 405, "GET is not allowed here.")
 
 
-@pytest.mark.parametrize("rank", [0, 5])
-def test_prepared_answers_are_the_same(rank: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("sparsity", "rank"), [(0.2, 0), (0.2, 5), (None, 5)])
+def test_prepared_answers_are_the_same(sparsity: float | None, rank: int, tmp_path: Path) -> None:
     X = sp.csr_array(random_matrix(4).astype(np.float32))
-    MRF(sparsity=0.2, rank=rank, threads=1).fit(X).save(tmp_path / "m.mrf")
+    MRF(sparsity=sparsity, rank=rank, threads=1).fit(X).save(tmp_path / "m.mrf")
     plain, prepared = (mrfrec.load(tmp_path / "m.mrf") for _ in range(2))
     prepared.prepare_answers()
     for history in ([1], [4, 9, 30], []):

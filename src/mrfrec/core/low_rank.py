@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     import scipy.sparse as sp
 
 
-_LEADING = 32
-
-
 @dataclass
 class LowRank:
     """λ·L as h·V, where h = Σ_j x_j·left_j·V_j is the vector of a history; no item counts for itself."""
@@ -54,15 +51,13 @@ class LowRank:
         return np.asarray(self.left * np.einsum("ik,ik->i", self.vectors, self.vectors))
 
     @cached_property
-    def leading(self) -> Array:
-        """The first components of V, as rows: with them alone, a pass over all items is quick."""
-        return np.ascontiguousarray(self.vectors[:, :_LEADING].T)
+    def lengths(self) -> Floats:
+        """‖v‖ of each item, and that of the second half of v, 2 × m."""
+        return _halves(self.vectors)
 
-    @cached_property
-    def lengths(self) -> Array:
-        """‖v‖ of each item, and ‖v‖ without the leading components, 2 × m."""
-        parts = (self.vectors, self.vectors[:, _LEADING:])
-        return np.sqrt([np.einsum("ik,ik->i", part, part) for part in parts])
+    def reach(self, h: Array) -> Floats:
+        """Return ‖h‖ of the vector of a history and that of its second half, rounding included."""
+        return np.asarray(_halves(h[None])[:, 0] * (1 + float(self.rounding)))
 
     @property
     def rounding(self) -> Any:
@@ -88,6 +83,12 @@ class LowRank:
         weights = left @ self.vectors[targets].astype(np.float64).T
         weights[had[:, None] == targets[None, :]] = 0.0
         return np.asarray(weights)
+
+
+def _halves(vectors: Array) -> Floats:
+    """Return the norm of each row, and that of its second half; squares of small float32 need float64."""
+    parts = vectors, vectors[:, vectors.shape[1] // 2 :]
+    return np.sqrt([np.einsum("ik,ik->i", part, part, dtype=np.float64) for part in parts])
 
 
 def leading_directions(X: "sp.csr_array", rank: int, dtype: str, engine: Engine) -> LowRank:

@@ -104,10 +104,10 @@ class LinearWeights(Learned):
     def prepared(self) -> Self:
         """Answer single users in compiled code, too: three times as fast, once it is loaded.
 
-        Otherwise numpy does, so that one answer need not wait for that. The answers are the same. What a
-        low-rank part adds stays with numpy, which is faster for it.
+        Otherwise numpy does, so that one answer need not wait for that. The answers are the same.
         """
-        return replace(self, few=0) if isinstance(self.weights, Rows) else self
+        pays = isinstance(self.weights, Rows) or self.low_rank is not None
+        return replace(self, few=0) if pays else self
 
     def stored(self) -> tuple[dict[str, Array], Facts]:
         B = self.weights

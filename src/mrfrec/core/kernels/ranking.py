@@ -183,6 +183,80 @@ def add_where_best(
 
 
 @kernel
+def add_where_best_of_one(
+    h, V, reach, lengths, rounding, underflow, factor, had, hidden, order,
+    tried, tried_sums, top, best, chosen, sums, out,
+):  # fmt: skip
+    """Add V·h to `out`, the scores of one user, as `add_where_best` does, without any product beforehand.
+
+    The k-th best of a few items with the largest scores, those `tried`, is what the best reach. V·h adds at
+    most ‖v‖·‖h‖ to a score (Cauchy-Schwarz): few items can reach that, and still fewer after half of the
+    terms. The sums of items in the history are wanted in any case.
+
+    `reach` and `lengths` have ‖h‖ and ‖v‖, then those of the second halves; `reach` includes a share
+    `rounding`. As scratch, `top` and `best` have k places, `chosen` and `sums` one for each item.
+    """
+    half, end = len(h) // 2, len(h)
+    for t in range(len(hidden)):
+        out[hidden[t]] = -np.inf
+    own, held, full = 0, 0, 0
+    for t in range(len(had)):
+        i = had[t]
+        if out[i] > -np.inf:
+            chosen[own], sums[own], out[i] = i, out[i], -np.inf
+            own += 1
+    for i in range(len(out)):
+        score = out[i] * factor[i]
+        if score > -np.inf and (held < len(tried) or score >= tried_sums[0]):
+            held = _offer(score, i, tried, tried_sums, held, order)
+    for t in range(held):
+        tried_sums[t] = out[tried[t]]
+    _add_terms(tried, held, V, h, 0, end, tried_sums)
+    for t in range(held):
+        full = _offer(tried_sums[t] * factor[tried[t]], tried[t], top, best, full, order)
+    enough = -np.inf
+    if full == len(best):
+        enough = best[0] - rounding * abs(best[0]) - underflow
+    count, left = own, own
+    for i in range(len(out)):
+        if out[i] > -np.inf and (out[i] + reach[0] * lengths[0, i]) * factor[i] >= enough:
+            chosen[count], sums[count] = i, out[i]
+            count += 1
+        out[i] = -np.inf
+    _add_terms(chosen, count, V, h, 0, half, sums)
+    for t in range(own, count):
+        i, total = chosen[t], sums[t]
+        if (total + reach[1] * lengths[1, i]) * factor[i] >= enough:
+            chosen[left], sums[left] = i, total
+            left += 1
+    _add_terms(chosen, left, V, h, half, end, sums)
+    for t in range(left):
+        out[chosen[t]] = sums[t]
+
+
+@inner
+def _add_terms(items, count, V, h, first, last, sums):
+    """Add the terms first to last of V·h to the `sums` of some items, one after the other.
+
+    An addition waits for the one before it, but not for those of three other items.
+    """
+    many = count - count % 4
+    for t in range(0, many, 4):
+        v0, v1, v2, v3 = V[items[t]], V[items[t + 1]], V[items[t + 2]], V[items[t + 3]]
+        sum0, sum1, sum2, sum3 = sums[t], sums[t + 1], sums[t + 2], sums[t + 3]
+        for f in range(first, last):
+            sum0 += v0[f] * h[f]
+            sum1 += v1[f] * h[f]
+            sum2 += v2[f] * h[f]
+            sum3 += v3[f] * h[f]
+        sums[t], sums[t + 1], sums[t + 2], sums[t + 3] = sum0, sum1, sum2, sum3
+    for t in range(many, count):
+        v0 = V[items[t]]
+        for f in range(first, last):
+            sums[t] += v0[f] * h[f]
+
+
+@kernel
 def select_dense(scores, hide_ptr, hide_items, order, out_items, out_scores):
     """Choose the best items of each row of scores, best first; −∞ is never chosen."""
     for u in range(len(scores)):

@@ -27,6 +27,8 @@ _BLOCK = 32
 _CACHED = 2**18  # scores of a block of users, which then stay in the processor's cache
 _HELD = 2**22  # sparse scores of a block of users: 32 MB at most
 _MULTIPLIED = 2**23  # scores of a block of users whose vectors are multiplied: 32 MB
+_TRIED = 8  # times k items have their scores added up first, to know what the best reach
+_UNDERFLOW = 1e-38  # more than a sum can lose below the smallest float32
 
 
 @dataclass(frozen=True)
@@ -206,24 +208,27 @@ class LowRankScorer(Scorer):
         self._weights, self._low_rank = weights, low_rank
         self._values = histories.values.astype(low_rank.vectors.dtype, copy=False)
         self._V = np.asarray(low_rank.vectors)
-        self.uses_blas = len(histories) > FEW
+        self.uses_blas, self.few = len(histories) > FEW, weights.few
         self.users_at_once = max(1, min(_MULTIPLIED // len(self._V), 256))
 
     def scores(self, first: int, last: int, base: Array, selection: Selection | None = None) -> Array:
         """Return base + x·B + V·h, without what an item adds to itself."""
         out = as_array(self._weights.scores(first, last, base), base)
         if len(self) > FEW:
-            self._add(first, last, out, selection)
+            self._add_many(first, last, out, selection)
         else:
             for u in range(first, last):
-                self._add_one(u, out[u - first], selection)
+                if selection is None or len(self) <= self.few:
+                    self._add_one(u, out[u - first], selection)
+                else:
+                    self._add_one_compiled(u, out[u - first], selection)
         ptr, items = self.histories.ptr[first : last + 1], self.histories.items
         span = slice(int(ptr[0]), int(ptr[-1]))
         user = np.repeat(np.arange(last - first), np.diff(ptr))
         out[user, items[span]] -= self._values[span] * self._low_rank.own[items[span]]
         return out
 
-    def _add(self, first: int, last: int, out: Array, selection: Selection | None) -> None:
+    def _add_many(self, first: int, last: int, out: Array, selection: Selection | None) -> None:
         """Add V·h in compiled code; items whose scores are not selected may get −∞."""
         from mrfrec.core.kernels import ranking as kernels
 
@@ -246,6 +251,25 @@ class LowRankScorer(Scorer):
             out,
         )  # fmt: skip
 
+    def _add_one_compiled(self, u: int, out: Array, selection: Selection) -> None:
+        """Add V·h to the scores of user u in compiled code, as `_add_one` does."""
+        from mrfrec.core.kernels import ranking as kernels
+
+        V, low, k, m = self._V, self._low_rank, selection.k, len(out)
+        ptr, items, _ = for_kernels(self.histories, out.dtype)
+        hide_ptr, hide_items, _ = for_kernels(selection.hidden, out.dtype)
+        h = np.zeros((1, V.shape[1]), out.dtype)
+        kernels.embed(ptr, items, self._values, u, u + 1, low.left, V, h)
+        factor = np.ones(m, out.dtype) if selection.factor is None else selection.factor
+        tried = min(_TRIED * k, m)
+        kernels.add_where_best_of_one(
+            h[0], V, low.reach(h[0]), low.lengths, low.rounding, _UNDERFLOW, factor,
+            items[ptr[u] : ptr[u + 1]], hide_items[hide_ptr[u] : hide_ptr[u + 1]],
+            np.arange(m, dtype=np.int32), np.empty(tried, np.uint32), np.empty(tried, out.dtype),
+            np.empty(k, np.uint32), np.empty(k, out.dtype), np.empty(m, np.uint32), np.empty(m, out.dtype),
+            out,
+        )  # fmt: skip
+
     def _add_one(self, u: int, out: Array, selection: Selection | None) -> None:
         """Add V·h to the scores of user u, in numpy; items whose scores are not selected may get −∞."""
         V, had = self._V, items_of(self.histories, u)
@@ -257,38 +281,33 @@ class LowRankScorer(Scorer):
             out[items_of(selection.hidden, u)] = -np.inf
             items = np.concatenate([self._best(h, out, had, selection), had])
             items = items[out[items] > -np.inf]
-        start, out[:] = out[items], -np.inf
-        for first in range(0, len(items), 2048):
-            part = slice(first, first + 2048)
-            terms = V[items[part]] * h
-            terms[:, 0] += start[part]
-            out[items[part]] = np.add.accumulate(terms, axis=1)[:, -1]  # in the order of compiled code
+        sums, out[:] = self._added(items, h, out), -np.inf
+        out[items] = sums
 
     def _best(self, h: Array, out: Array, had: Array, selection: Selection) -> Array:
         """Return items that hold the k best for sure, apart from those in the history.
 
-        Some components alone give a score up to ‖h'‖·‖v'‖, h' and v' being the rest (Cauchy-Schwarz): first
-        the leading ones for all items, then all components, up to rounding, for the remaining items.
+        The k-th best of a few items with the largest scores, those tried, is what the best reach. V·h adds at
+        most ‖v‖·‖h‖ to a score (Cauchy-Schwarz), up to rounding: few items can reach that.
         """
-        low, lead = self._low_rank, len(self._low_rank.leading)
-        start = out.copy()
+        low, k = self._low_rank, selection.k
+        start, factor = out.copy(), np.ones_like(out) if selection.factor is None else selection.factor
         start[had] = -np.inf  # their scores still hold what they add to themselves
-        rounding = low.rounding
-        rounded = low.lengths[0] * (rounding * np.linalg.norm(h))
+        others = max(len(start) - _TRIED * k, 0)
+        tried = (start * factor).argpartition(others)[others:]
+        enough = np.partition(self._added(tried, h, start) * factor[tried], -k)[-k]
+        most = (start + low.lengths[0] * low.reach(h)[0]) * factor
+        return np.flatnonzero(most >= enough - low.rounding * abs(enough) - _UNDERFLOW)
 
-        def left(about: Array, far: Array, items: Any) -> Array:
-            if selection.factor is not None:
-                about, far = about * selection.factor[items], far * selection.factor[items]
-            enough = _kth_or_less(about - far, selection.k)
-            return np.flatnonzero(about + far >= enough - rounding * abs(enough))
-
-        far = low.lengths[1] * np.linalg.norm(h[lead:]) + rounded
-        items = left(start + np.einsum("f,fi->i", h[:lead], low.leading), far, slice(None))
-        if 4 * len(items) < len(start):
-            products = np.einsum("if,f->i", self._V[items], h)
-        else:  # multiplying all rows takes less time than copying some
-            products = np.einsum("if,f->i", self._V, h)[items]
-        return items[left(start[items] + products, rounded[items], items)]
+    def _added(self, items: Array, h: Array, start: Array) -> Array:
+        """Return the scores of some items, to which V·h is added in the order of compiled code."""
+        sums = start[items]
+        for first in range(0, len(items), 2048):
+            part = slice(first, first + 2048)
+            terms = self._V[items[part]] * h
+            terms[:, 0] += sums[part]
+            sums[part] = np.add.accumulate(terms, axis=1)[:, -1]
+        return sums
 
     def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
         """Take any history as evidence for every item that has users; new items need a weight."""
@@ -333,13 +352,6 @@ class VectorScorer(Scorer):
         block = np.matmul(some, self._vectors.T)
         block += base
         return np.asarray(block[: last - first])
-
-
-def _kth_or_less(scores: Array, k: int) -> Any:
-    """Return the k-th largest of the maxima of groups: at most the k-th largest of all, quicker to find."""
-    size = max(len(scores) // (16 * k), 1)
-    groups = scores[: len(scores) // size * size].reshape(size, -1).max(axis=0)
-    return np.partition(groups, -k)[-k]
 
 
 def items_of(rows: Rows, u: int) -> Array:
