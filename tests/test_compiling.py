@@ -63,6 +63,17 @@ mrfrec.compile_ahead()
 ahead = known()
 for _ in range(2):
     nightly.run(folder / "job.toml")
+# What a service and a command ask of files.
+for number, parameters in enumerate(({"sparsity": 0.05, "rank": 0}, {"rank": 8}, {"sparsity": None})):
+    path = folder / f"{number}.mrf"
+    mrfrec.MRF(measure=False, **parameters).fit(folder / "events.csv").save(path, include_histories=True)
+    mrfrec.load(path).recommend(k=3)
+    model = mrfrec.load(path)
+    model.prepare_answers()
+    for people in ({"users": [5]}, {"history": [1, 2]}, {"history": [[1, 2]] * 40}):
+        for options in ({}, {"novelty": 0.4}, {"allow": [3, 4, 5]}):
+            model.answer(**people, k=2, explain=2, **options)
+    model.explain(4, user=5)
 print(json.dumps([len(ahead), sorted(known() - ahead)]))
 """
 

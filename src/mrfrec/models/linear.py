@@ -72,9 +72,10 @@ class LinearWeights(Learned):
         elif not self.few:
             from mrfrec.core.kernels import ranking as kernels
 
-            B.verify(had.astype(np.int64))
+            places = had.astype(np.int64), targets.astype(np.int64)
+            B.verify(places[0])
             weights = np.zeros((len(had), len(targets)))
-            kernels.weights_between(*scorers.for_kernels(B, B.values.dtype), had, targets, weights)
+            kernels.weights_between(*scorers.for_kernels(B, B.values.dtype), *places, weights)
         else:
             column = np.full(B.width, -1)
             column[targets] = np.arange(len(targets))

@@ -127,7 +127,7 @@ class WeightScorer(Scorer):
         if len(self) > self.few:
             from mrfrec.core.kernels import ranking as kernels
 
-            kernels.score_dense(*self._arrays, first, last, np.asarray(B), base, out)
+            kernels.score_dense(*self._arrays, first, last, read_only(B), read_only(base), out)
             return out
         out[:] = base
         for u in range(first, last):
@@ -144,7 +144,7 @@ class WeightScorer(Scorer):
             ptr = np.zeros(last - first + 1, np.int64)
             items, scores = np.empty(most, np.int32), np.empty(most, base.dtype)
             kernels.score_sparse(
-                *self._arrays, first, last, *for_kernels(B, base.dtype), base,
+                *self._arrays, first, last, *for_kernels(B, base.dtype), read_only(base),
                 base.copy(), np.zeros(len(base), bool), ptr, items, scores,
             )  # fmt: skip
             return Rows(ptr, items[: ptr[-1]], scores[: ptr[-1]], B.width)
@@ -206,8 +206,8 @@ class LowRankScorer(Scorer):
         low_rank.verify()
         super().__init__(histories)
         self._weights, self._low_rank = weights, low_rank
-        self._values = histories.values.astype(low_rank.vectors.dtype, copy=False)
-        self._V = np.asarray(low_rank.vectors)
+        self._values = read_only(histories.values.astype(low_rank.vectors.dtype, copy=False))
+        self._V, self._left = read_only(low_rank.vectors), read_only(low_rank.left)
         self.uses_blas, self.few = len(histories) > FEW, weights.few
         self.users_at_once = max(1, min(_MULTIPLIED // len(self._V), 256))
 
@@ -235,14 +235,14 @@ class LowRankScorer(Scorer):
         V, low = self._V, self._low_rank
         ptr, items, _ = for_kernels(self.histories, out.dtype)
         h = np.zeros((last - first, V.shape[1]), out.dtype)
-        kernels.embed(ptr, items, self._values, first, last, low.left, V, h)
+        kernels.embed(ptr, items, self._values, first, last, self._left, V, h)
         if selection is None:
             kernels.add_low_rank(np.ascontiguousarray(h.T), V, np.zeros(len(h), out.dtype), out)
             return
         about = h @ V.T  # quick, but its rounding depends on how many users there are
         user = np.repeat(np.arange(last - first), np.diff(ptr[first : last + 1]))
         about[user, items[ptr[first] : ptr[last]]] = -np.inf  # these still hold what they add to themselves
-        factor = np.ones(len(V), out.dtype) if selection.factor is None else selection.factor
+        factor = read_only(np.ones(len(V), out.dtype) if selection.factor is None else selection.factor)
         hide_ptr, hide_items, _ = for_kernels(selection.hidden, out.dtype)
         kernels.add_where_best(
             about, h, V, np.linalg.norm(h, axis=1), low.lengths[0].astype(out.dtype), low.rounding, factor,
@@ -259,8 +259,8 @@ class LowRankScorer(Scorer):
         ptr, items, _ = for_kernels(self.histories, out.dtype)
         hide_ptr, hide_items, _ = for_kernels(selection.hidden, out.dtype)
         h = np.zeros((1, V.shape[1]), out.dtype)
-        kernels.embed(ptr, items, self._values, u, u + 1, low.left, V, h)
-        factor = np.ones(m, out.dtype) if selection.factor is None else selection.factor
+        kernels.embed(ptr, items, self._values, u, u + 1, self._left, V, h)
+        factor = read_only(np.ones(m, out.dtype) if selection.factor is None else selection.factor)
         tried = min(_TRIED * k, m)
         kernels.add_where_best_of_one(
             h[0], V, low.reach(h[0]), low.lengths, low.rounding, _UNDERFLOW, factor,
@@ -359,11 +359,18 @@ def items_of(rows: Rows, u: int) -> Array:
     return rows.items[int(rows.ptr[u]) : int(rows.ptr[u + 1])]
 
 
+def read_only(array: Array) -> Array:
+    """Return an array as kernels take what they only read: contiguous, and not to be written.
+
+    Kernels are compiled for one kind of array, and those of a file cannot be written.
+    """
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
 def for_kernels(rows: Rows, dtype: np.dtype[Any]) -> tuple[Array, ...]:
     """Return the arrays as kernels take them; unsigned indices only change how the integers are read."""
     unsigned = np.uint32 if rows.items.itemsize == 4 else np.uint64
-    return (
-        np.asarray(rows.ptr),
-        np.asarray(rows.items).view(unsigned),
-        np.asarray(rows.values).astype(dtype, copy=False),
-    )
+    values = rows.values.astype(dtype, copy=False)
+    return read_only(rows.ptr), read_only(rows.items).view(unsigned), read_only(values)

@@ -22,6 +22,7 @@ from mrfrec.models.answers.scorers import (
     as_array,
     for_kernels,
     items_of,
+    read_only,
 )
 from mrfrec.models.fitted import FittedState, Runtime
 
@@ -155,11 +156,12 @@ def _select(
     hide_ptr = hide_ptr[first : last + 1]
     if isinstance(scored, Rows):
         kernels.select_sparse(
-            scored.ptr, scored.items, scored.values, hide_ptr, hide_items, base.scores, base.best_first,
-            base.order, np.zeros(len(base.scores), np.uint8), items[part], best[part], evidence[part],
+            scored.ptr, scored.items, scored.values, hide_ptr, hide_items, read_only(base.scores),
+            read_only(base.best_first), read_only(base.order),
+            np.zeros(len(base.scores), np.uint8), items[part], best[part], evidence[part],
         )  # fmt: skip
     else:
-        kernels.select_dense(scored, hide_ptr, hide_items, base.order, items[part], best[part])
+        kernels.select_dense(scored, hide_ptr, hide_items, read_only(base.order), items[part], best[part])
 
 
 def _choose(
