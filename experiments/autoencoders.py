@@ -27,8 +27,8 @@ import torch
 from experiments.dense_training import DEPTH, Course, Verdict, dense, questions, train
 from mrfrec.core.sparse import Rows
 from mrfrec.engines.devices import chosen_device
-from mrfrec.models.autoencoders import CDAE, Autoencoder, MultDAE, MultVAE
-from mrfrec.models.networks import DeviceRows, ranked
+from mrfrec.models.baselines.autoencoders import CDAE, Autoencoder, MultDAE, MultVAE
+from mrfrec.models.baselines.networks import DeviceRows, ranked
 
 KINDS: dict[str, type[Autoencoder]] = {"MultVAE": MultVAE, "MultDAE": MultDAE, "CDAE": CDAE}
 DEFAULTS: dict[str, dict[str, Any]] = {kind: model().parameters for kind, model in KINDS.items()}

@@ -19,9 +19,9 @@ from experiments.measured import split_of
 from experiments.run import RESULTS, machine
 from mrfrec import register
 from mrfrec.evaluation import Comparison, Split, measure, ridges, tune
+from mrfrec.fitted.linear import LinearWeights
 from mrfrec.models import Linear
-from mrfrec.models.linear import LinearWeights
-from mrfrec.models.mrf import MRF, PAPER
+from mrfrec.models.mrf.model import MRF, PAPER
 from mrfrec.models.recommender import FitContext
 from mrfrec.models.registry import build
 

@@ -1,4 +1,4 @@
-"""Train the networks of `mrfrec.models.networks` several times faster on a large GPU, for many trials.
+"""Train the networks of `mrfrec.models.baselines.networks` several times faster on a large GPU.
 
 The same weights, losses and optimiser, but: the data is a dense matrix of bytes on the device; on a GPU the
 large matrix products take bfloat16 numbers and add up in float32, and a step is a recorded CUDA graph: no
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from mrfrec.core.sparse import Rows
-from mrfrec.models.autoencoders import Autoencoder
-from mrfrec.models.networks import Weights, _initial, seed_of
+from mrfrec.models.baselines.autoencoders import Autoencoder
+from mrfrec.models.baselines.networks import Weights, _initial, seed_of
 
 DEPTH = 100  # places of the nDCG that chooses the epoch
 EVERY = 2  # epochs from one validation to the next

@@ -10,7 +10,7 @@ from experiments.run import RESULTS
 from mrfrec.evaluation import splits
 from mrfrec.evaluation.splits import Split
 from mrfrec.io.tables import read_events, read_interactions
-from mrfrec.models.mrf import PAPER
+from mrfrec.models.mrf.model import PAPER
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from mrfrec import (
 from mrfrec.core.sparse import Rows
 from mrfrec.evaluation import leave_out
 from mrfrec.models import CDAE, MultDAE, MultVAE, networks
-from mrfrec.models import training as training_loop
-from mrfrec.models.autoencoders import Autoencoder
+from mrfrec.models.baselines import training as training_loop
+from mrfrec.models.baselines.autoencoders import Autoencoder
 
 from conftest import events_of, random_matrix
 from naive_evaluation import ndcg

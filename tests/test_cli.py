@@ -28,9 +28,9 @@ from tools.cli_reference import reference
 
 import mrfrec
 import mrfrec.cli
+from mrfrec.answers.question import Question
 from mrfrec.io.artifact import describe
 from mrfrec.io.databases import redacted
-from mrfrec.models.answers.question import Question
 from mrfrec.models.registry import MODELS
 from mrfrec.service import ServiceSettings
 

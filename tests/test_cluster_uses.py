@@ -15,10 +15,10 @@ from distributed import Client
 
 import mrfrec
 from mrfrec import MRF, Interactions, MrfrecError, ParameterError
+from mrfrec.answers import cluster_parts as parts
 from mrfrec.cli.app import run
 from mrfrec.evaluation import climb, strong_generalisation
 from mrfrec.evaluation.splits import Split
-from mrfrec.models.answers import cluster_parts as parts
 
 from conftest import events_of, random_matrix
 

@@ -14,10 +14,10 @@ import scipy.sparse as sp
 
 import mrfrec
 from mrfrec import DataError, Interactions, MrfrecWarning, NotFittedError, ParameterError, Recommender
+from mrfrec.answers.reasons import explanation
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation import evaluate, measure, strong_generalisation
-from mrfrec.models.answers.explaining import explanation
 from mrfrec.models.registry import MODELS, build
 
 from conftest import random_matrix

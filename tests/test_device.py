@@ -19,6 +19,7 @@ from mrfrec import (
     ParameterError,
     read_item_features,
 )
+from mrfrec.answers.selection import rank
 from mrfrec.core.low_rank import leading_directions
 from mrfrec.core.sparse import Rows
 from mrfrec.engines import devices
@@ -26,7 +27,6 @@ from mrfrec.engines.gpu import accelerator, dense, ranking, rows, sparse
 from mrfrec.engines.gpu.device import computing_on
 from mrfrec.engines.local import LocalEngine
 from mrfrec.models import linear
-from mrfrec.models.answers.selection import rank
 
 from conftest import random_matrix
 

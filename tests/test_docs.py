@@ -14,7 +14,7 @@ import pytest
 
 import mrfrec
 from experiments.run import EXPERIMENTS
-from mrfrec.models.mrf import PAPER
+from mrfrec.models.mrf.model import PAPER
 from mrfrec.models.registry import MODELS, model_class
 from mrfrec.service import ServiceSettings
 from pages import check_results, faults, messages_in

@@ -7,9 +7,10 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
+from mrfrec.answers import selection
 from mrfrec.core.sparse import Rows
+from mrfrec.fitted import scorers
 from mrfrec.models import MultDAE
-from mrfrec.models.answers import scorers, selection
 
 from conftest import random_matrix
 

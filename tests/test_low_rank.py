@@ -11,14 +11,14 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec import MRF, DataError, Interactions, MemoryPlanError, ParameterError, load
+from mrfrec.answers.selection import top_k
 from mrfrec.core import lanczos
 from mrfrec.core.lanczos import basis_size
 from mrfrec.core.low_rank import LowRank, leading_directions
 from mrfrec.core.sparse import Rows
 from mrfrec.engines.local import LocalEngine
+from mrfrec.fitted.scorers import Base, LowRankScorer, Selection, WeightScorer
 from mrfrec.models import EASE
-from mrfrec.models.answers.scorers import Base, LowRankScorer, Selection, WeightScorer
-from mrfrec.models.answers.selection import top_k
 from mrfrec.models.registry import build
 
 import naive

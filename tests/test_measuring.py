@@ -11,8 +11,8 @@ import mrfrec
 from mrfrec import MRF, Interactions, ParameterError
 from mrfrec.evaluation import by_hash, compare, evaluate
 from mrfrec.evaluation.report import of_comparison
+from mrfrec.fitted.measured import Measured, MeasuredValue
 from mrfrec.models import EASE, EDLAE, measuring
-from mrfrec.models.measured import Measured, MeasuredValue
 
 import naive
 from conftest import random_matrix

@@ -27,7 +27,7 @@ from mrfrec.core.engine import WORDS
 from mrfrec.core.progress import Clock, showing
 from mrfrec.evaluation import compare, given
 from mrfrec.io.frames import writing_rows
-from mrfrec.models import measuring
+from mrfrec.models.mrf import measuring
 
 Steps = list[tuple[str, int, int]]
 

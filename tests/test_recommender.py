@@ -12,8 +12,9 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec import MRF, Interactions, MrfrecWarning
+from mrfrec.answers import selection
 from mrfrec.core.sparse import Rows
-from mrfrec.models.answers import scorers, selection
+from mrfrec.fitted import scorers
 from mrfrec.models.registry import build
 
 import naive

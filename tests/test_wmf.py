@@ -17,9 +17,9 @@ from mrfrec import (
     MrfrecWarning,
     load,
 )
+from mrfrec.answers.reasons import explanation
 from mrfrec.io.artifact import open_file, write_file
 from mrfrec.models import WMF
-from mrfrec.models.answers.explaining import explanation
 
 from conftest import random_matrix
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mrfrec.io.locks import locked
     from mrfrec.io.tables import read_interactions
     from mrfrec.models.compiling import compile_ahead
-    from mrfrec.models.mrf import MRF
+    from mrfrec.models.mrf.model import MRF
     from mrfrec.models.recommender import Recommender
     from mrfrec.models.registry import load, register
     from mrfrec.service.client import Client
@@ -53,7 +53,7 @@ __all__ += errors.__all__
 
 # Loaded on first use: `import mrfrec` imports neither numpy, scipy, numba nor polars.
 _HOMES = {
-    "MRF": "models.mrf",
+    "MRF": "models.mrf.model",
     "Client": "service.client",
     "Interactions": "data.interactions",
     "Recommender": "models.recommender",

@@ -35,7 +35,7 @@ def demo(output: ModelFile = Path("debian.mrf")) -> None:
     from mrfrec.evaluation.report import means_text
     from mrfrec.evaluation.splits import strong_generalisation
     from mrfrec.models import Popularity
-    from mrfrec.models.mrf import MRF
+    from mrfrec.models.mrf.model import MRF
 
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
     check_writable(output)

@@ -104,7 +104,7 @@ def _self_test() -> Finding:
     import numpy as np
     import scipy.sparse as sp
 
-    from mrfrec.models.mrf import MRF
+    from mrfrec.models.mrf.model import MRF
 
     start = time.perf_counter()
     # The number of users is prime: no covariance is exactly zero, so the sparse fit keeps them all.

@@ -132,7 +132,7 @@ def update(
       mrfrec update shop.mrf 'logs/2026-11-16-*.parquet' --batch 2026-11-16 -o new.mrf
     """
     from mrfrec.cli.show import progress_bar
-    from mrfrec.models.storage.updating import read_more
+    from mrfrec.models.updating import read_more
 
     check_output(output or model, *data, reading.get("items"), features.item_features)
     with _rewriting(model, output, "update", machine, wait) as opened, progress_bar() as progress:
@@ -201,7 +201,7 @@ def add_items(
       mrfrec add-items shop.mrf new.csv
       mrfrec add-items shop.mrf new.parquet -o shop-today.mrf
     """
-    from mrfrec.models.mrf import MRF
+    from mrfrec.models.mrf.model import MRF
 
     check_output(output or model, table)
     with _rewriting(model, output, "add_items", machine, wait) as opened:

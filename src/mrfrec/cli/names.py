@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mrfrec.answers.people import UnknownIds, query_of
 from mrfrec.checks import warn
 from mrfrec.data.catalogue import Catalogue, name_with_id
 from mrfrec.data.ids import Id, Ids
 from mrfrec.errors import DataError
 from mrfrec.io.atomic import expanded
-from mrfrec.models.answers.histories import UnknownIds, query_of
 from mrfrec.models.recommender import Recommender
 
 if TYPE_CHECKING:

@@ -49,11 +49,11 @@ TableForm = Annotated[dict[str, Any], _READING._replace(without=("progress", *RU
 _OF_HISTORIES = ("user", "item", "value", "event", "time", "on_bad", "separator", "input_format")
 HistoryForm = Annotated[dict[str, Any], _READING._replace(only=_OF_HISTORIES)]
 UserColumn = Annotated[dict[str, Any], _READING._replace(only=("user",))]
-_MACHINE = Derived("models/mrf.py", "MRF", ("threads", "memory_limit", "device"), shows_defaults=False)
+_MACHINE = Derived("models/mrf/model.py", "MRF", ("threads", "memory_limit", "device"), shows_defaults=False)
 Machine = Annotated[dict[str, Any], _MACHINE]
 RankingMachine = Annotated[dict[str, Any], _MACHINE._replace(only=("threads", "device"))]
-ModelParameters = Annotated[dict[str, Any], Derived("models/mrf.py", "MRF", without=_MACHINE.only)]
-Asked = Annotated[dict[str, Any], Derived("models/answers/question.py", "Question", without=("explain",))]
+ModelParameters = Annotated[dict[str, Any], Derived("models/mrf/model.py", "MRF", without=_MACHINE.only)]
+Asked = Annotated[dict[str, Any], Derived("answers/question.py", "Question", without=("explain",))]
 _SERVED = ("keys", "rate", "origins", "hosts", "root_path", "max_body", "max_batch", "queue", "drain")
 ServedSettings = Annotated[
     dict[str, Any],

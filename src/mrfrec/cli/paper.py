@@ -193,7 +193,7 @@ def lowrank(
     """  # fmt: skip
     from mrfrec.cli.models import make, numbers, only, parse_model
     from mrfrec.core.progress import part_of
-    from mrfrec.models.mrf import MRF
+    from mrfrec.models.mrf.model import MRF
     from mrfrec.paper.results import of_low_rank, plot_low_rank
     from mrfrec.paper.side_checks import low_rank
 

@@ -125,12 +125,12 @@ def recommend(
       mrfrec recommend shop.mrf --all --exclude-file returned.csv -o today.csv
       mrfrec recommend films.mrf --history 'Good, the Bad and the Ugly, The' --history Alien
     """
+    from mrfrec.answers import recommending
+    from mrfrec.answers.people import query_of, read_histories
+    from mrfrec.answers.question import Question
     from mrfrec.cli.names import ItemNames, find_users, read_exclusions, typed_as, users_of
     from mrfrec.cli.show import kind_of, progress_bar, write_rows
     from mrfrec.data.catalogue import RECOMMENDATION_COLUMNS, rows_of
-    from mrfrec.models.answers import recommending
-    from mrfrec.models.answers.histories import query_of, read_histories
-    from mrfrec.models.answers.question import Question
     from mrfrec.models.registry import load
 
     ways = {
@@ -206,10 +206,10 @@ def similar(
       mrfrec similar shop.mrf --all -o similar.parquet
       mrfrec similar shop.mrf --all -o sqlite:///shop.db --table neighbors
     """
+    from mrfrec.answers.similar import nearest
     from mrfrec.cli.names import ItemNames
     from mrfrec.cli.show import ONE_FORMATS, kind_of, progress_bar, write_rows
     from mrfrec.data.catalogue import rows_of
-    from mrfrec.models.answers.similar import nearest
     from mrfrec.models.registry import load
 
     if (item is None) != all_items:
@@ -254,10 +254,10 @@ def explain(
       mrfrec explain shop.mrf --history milk,bread --item butter
       mrfrec explain shop.mrf --user 42 --item butter --format json
     """
+    from mrfrec.answers.reasons import explanation
     from mrfrec.cli.names import ItemNames, find_users
     from mrfrec.cli.show import ONE_FORMATS, kind_of, write_rows
     from mrfrec.data.catalogue import rows_of
-    from mrfrec.models.answers.explaining import explanation
     from mrfrec.models.registry import load
 
     if (history is None) == (user is None):

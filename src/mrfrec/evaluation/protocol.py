@@ -8,6 +8,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.answers import selection
+from mrfrec.answers.people import query_of
 from mrfrec.checks import warn
 from mrfrec.core.engine import Progress
 from mrfrec.core.progress import part_of, shows_progress
@@ -17,9 +19,7 @@ from mrfrec.errors import DataError, MemoryPlanError, MrfrecError, ParameterErro
 from mrfrec.evaluation import metrics as measures
 from mrfrec.evaluation.metrics import DEFAULTS, Mean, Metric, Numbers, Paired, parse_all, within
 from mrfrec.evaluation.splits import SEED, Questions, Split, check_type
-from mrfrec.models.answers import selection
-from mrfrec.models.answers.histories import query_of
-from mrfrec.models.mrf import MRF
+from mrfrec.models.mrf.model import MRF
 from mrfrec.models.recommender import Recommender
 
 _USERS_AT_ONCE = 4096

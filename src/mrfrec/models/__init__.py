@@ -12,12 +12,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mrfrec.models.autoencoders import CDAE, MultDAE, MultVAE
-    from mrfrec.models.family import EASE, EDLAE
+    from mrfrec.models.baselines.autoencoders import CDAE, MultDAE, MultVAE
+    from mrfrec.models.baselines.family import EASE, EDLAE
+    from mrfrec.models.baselines.neighborhood import ItemKNN, Popularity
+    from mrfrec.models.baselines.slim import SLIM, FsSLIM
+    from mrfrec.models.baselines.wmf import WMF
     from mrfrec.models.linear import Linear
-    from mrfrec.models.neighborhood import ItemKNN, Popularity
-    from mrfrec.models.slim import SLIM, FsSLIM
-    from mrfrec.models.wmf import WMF
 
 __all__ = [
     "CDAE",

@@ -10,10 +10,10 @@ import scipy.sparse as sp
 
 from mrfrec.core.kernels import compile as kernels
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.models.mrf import MRF
-from mrfrec.models.neighborhood import ItemKNN
+from mrfrec.models.baselines.neighborhood import ItemKNN
+from mrfrec.models.baselines.slim import SLIM, FsSLIM
+from mrfrec.models.mrf.model import MRF
 from mrfrec.models.recommender import Recommender
-from mrfrec.models.slim import SLIM, FsSLIM
 
 
 def compile_ahead(*, dtypes: Sequence[Literal["float32", "float64"]] = ("float32",)) -> Path:

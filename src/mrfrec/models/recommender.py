@@ -1,7 +1,7 @@
 """Recommender, the base class of all models: parameters, fit, scores, and the methods that all models have.
 
-Methods that answer questions call functions of `mrfrec.models.answers`; those that write, read and update
-models call functions of `mrfrec.models.storage`.
+Methods that answer questions call functions of `mrfrec.answers` with the fitted state, one value that a fit,
+a file or an update makes.
 """
 
 import inspect
@@ -18,6 +18,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, Unpa
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.answers import reasons as explaining
+from mrfrec.answers import recommending, selection, similar
+from mrfrec.answers.people import UnknownIds, matrix_rows, query_of, validation_rows
+from mrfrec.answers.question import ItemFilter, Question
+from mrfrec.answers.recommending import Form, WriteOptions
 from mrfrec.checks import check_count, check_flag, check_frames
 from mrfrec.core.progress import showing, shows_progress
 from mrfrec.core.sparse import Rows
@@ -34,15 +39,12 @@ from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.data.provenance import rules_of_matrix
 from mrfrec.engines.machine import memory_budget, parse_bytes, usable_threads
 from mrfrec.errors import DataError, NotFittedError, ParameterError
-from mrfrec.models.answers import explaining, recommending, selection, similar
-from mrfrec.models.answers.histories import UnknownIds, matrix_rows, query_of, validation_rows
-from mrfrec.models.answers.question import ItemFilter, Question
-from mrfrec.models.answers.recommending import Form, WriteOptions
-from mrfrec.models.answers.scorers import Ties
+from mrfrec.fitted import files
+from mrfrec.fitted.measured import Measured
+from mrfrec.fitted.scorers import Ties
+from mrfrec.fitted.state import FittedState, Learned, Runtime
+from mrfrec.models import updating
 from mrfrec.models.climbing import Axis, Route
-from mrfrec.models.fitted import FittedState, Learned, Runtime
-from mrfrec.models.measured import Measured
-from mrfrec.models.storage import files, updating
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
@@ -585,7 +587,7 @@ class Recommender(ABC):
             asked = {"history": history, "progress": progress, **target, **options}
             with self.staged_recommendations(path, users, **asked) as rows:
                 return rows
-        from mrfrec.models.answers.cluster_parts import recommend_in_parts
+        from mrfrec.answers.cluster_parts import recommend_in_parts
 
         for name, value in target.items():
             if value is not None and (name, value) != ("form", "parquet"):

@@ -17,17 +17,17 @@ from mrfrec.io.artifact import open_file
 from mrfrec.models.recommender import Recommender
 
 MODELS = {
-    "MRF": "mrfrec.models.mrf",
-    "EASE": "mrfrec.models.family",
-    "EDLAE": "mrfrec.models.family",
-    "Popularity": "mrfrec.models.neighborhood",
-    "ItemKNN": "mrfrec.models.neighborhood",
-    "SLIM": "mrfrec.models.slim",
-    "FsSLIM": "mrfrec.models.slim",
-    "WMF": "mrfrec.models.wmf",
-    "CDAE": "mrfrec.models.autoencoders",
-    "MultDAE": "mrfrec.models.autoencoders",
-    "MultVAE": "mrfrec.models.autoencoders",
+    "MRF": "mrfrec.models.mrf.model",
+    "EASE": "mrfrec.models.baselines.family",
+    "EDLAE": "mrfrec.models.baselines.family",
+    "Popularity": "mrfrec.models.baselines.neighborhood",
+    "ItemKNN": "mrfrec.models.baselines.neighborhood",
+    "SLIM": "mrfrec.models.baselines.slim",
+    "FsSLIM": "mrfrec.models.baselines.slim",
+    "WMF": "mrfrec.models.baselines.wmf",
+    "CDAE": "mrfrec.models.baselines.autoencoders",
+    "MultDAE": "mrfrec.models.baselines.autoencoders",
+    "MultVAE": "mrfrec.models.baselines.autoencoders",
 }
 """The models of this package, and the module of each."""
 

@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 from pydantic import model_validator as check_section
 
+from mrfrec.answers.question import Question
 from mrfrec.data.catalogue import RECOMMENDATION_COLUMNS, SIMILAR_COLUMNS
 from mrfrec.data.provenance import Origin
 from mrfrec.errors import DataError, MrfrecError, ParameterError
@@ -25,7 +26,6 @@ from mrfrec.io.databases import database_file, is_database, redacted
 from mrfrec.io.frames import check_target, new_names
 from mrfrec.io.sources import paths_of
 from mrfrec.io.tables import check_reading, read_interactions
-from mrfrec.models.answers.question import Question
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import build
 

@@ -26,6 +26,7 @@ from mrfrec.errors import DataError, EmptyTableError, ParameterError, RefusedErr
 from mrfrec.evaluation.metrics import parse
 from mrfrec.evaluation.protocol import fit_and_measure
 from mrfrec.evaluation.splits import by_hash
+from mrfrec.fitted.measured import Measured
 from mrfrec.io.artifact import check_unchanged
 from mrfrec.io.atomic import writing
 from mrfrec.io.databases import database_file, is_database, redacted
@@ -35,7 +36,6 @@ from mrfrec.io.locks import WAIT, holding, locked
 from mrfrec.io.queries import check_query, reads_table
 from mrfrec.io.staging import open_staging
 from mrfrec.io.tables import read_interactions
-from mrfrec.models.measured import Measured
 from mrfrec.models.registry import load
 from mrfrec.nightly.guard import data_faults, drift, limits, metric_faults, samples_of
 from mrfrec.nightly.history import RunHistory

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mrfrec.models.mrf import PAPER
+from mrfrec.models.mrf.model import PAPER
 from mrfrec.paper.tradeoff import AS_PUBLISHED
 
 Values = tuple[float, float, float]

@@ -16,7 +16,7 @@ from mrfrec.evaluation.metrics import DEFAULTS, Mean
 from mrfrec.evaluation.protocol import Comparison, Evaluation, evaluate_each
 from mrfrec.evaluation.report import Report, Section, of_evaluations, percent, seconds_text
 from mrfrec.evaluation.splits import Split
-from mrfrec.models.mrf import MRF
+from mrfrec.models.mrf.model import MRF
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import build, model_class
 from mrfrec.paper.published import NOTES, TABLE_1, TABLE_2, WITHOUT_PARAMETERS, Published

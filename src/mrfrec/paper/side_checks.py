@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from mrfrec.answers import selection
 from mrfrec.checks import check_count
 from mrfrec.core.engine import Progress
 from mrfrec.core.progress import part_of
@@ -18,8 +19,8 @@ from mrfrec.errors import ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS, Lists, Metric, Numbers
 from mrfrec.evaluation.protocol import Comparison, Ties, measure
 from mrfrec.evaluation.splits import Questions
-from mrfrec.models.answers import scorers, selection
-from mrfrec.models.mrf import MRF
+from mrfrec.fitted import scorers
+from mrfrec.models.mrf.model import MRF
 
 _EXACT = 3000  # items up to which the full decomposition takes only seconds
 _PASSES = 2  # power iterations; each squares the ratio of the leading to the trailing singular values

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mrfrec.answers import recommending
+from mrfrec.answers.people import Query, query_of, query_of_values
+from mrfrec.answers.question import Question
+from mrfrec.answers.reasons import explanation
+from mrfrec.answers.similar import nearest
 from mrfrec.data.catalogue import Catalogue, Recommendations, as_python, rows_of
 from mrfrec.data.ids import Id, Ids
-from mrfrec.models.answers import recommending
-from mrfrec.models.answers.explaining import explanation
-from mrfrec.models.answers.histories import Query, query_of, query_of_values
-from mrfrec.models.answers.question import Question
-from mrfrec.models.answers.similar import nearest
 from mrfrec.models.recommender import Recommender
 
 Row = dict[str, Any]

@@ -14,9 +14,9 @@ from pydantic_core import ValidationError, to_json
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mrfrec.answers.people import length_of_history
+from mrfrec.answers.question import Question
 from mrfrec.errors import MrfrecError
-from mrfrec.models.answers.histories import length_of_history
-from mrfrec.models.answers.question import Question
 from mrfrec.service import answers, schemas
 from mrfrec.service.metrics import Metrics
 from mrfrec.service.middleware import LARGE_BODY, info_of

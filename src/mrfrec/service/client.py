@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 from urllib.parse import quote
 
+from mrfrec.answers.question import Question
 from mrfrec.checks import check_count, check_frames, check_number, missing_extra, warn
 from mrfrec.data.catalogue import (
     NEIGHBOR_COLUMNS,
@@ -21,7 +22,6 @@ from mrfrec.data.catalogue import (
 )
 from mrfrec.data.ids import Id, Ids, as_list
 from mrfrec.errors import DataError, MrfrecError, ParameterError, ServiceError
-from mrfrec.models.answers.question import Question
 
 _LONGEST_PAUSE = 10.0  # seconds to wait at most for a busy service before it is asked again
 

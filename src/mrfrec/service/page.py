@@ -20,10 +20,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from mrfrec.answers.question import Question
+from mrfrec.answers.reasons import explanations
 from mrfrec.data.catalogue import shortened
 from mrfrec.data.ids import Id
-from mrfrec.models.answers.explaining import explanations
-from mrfrec.models.answers.question import Question
 from mrfrec.models.recommender import Recommender
 from mrfrec.service import answers
 from mrfrec.service.api import position

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
-from mrfrec.models.answers.question import LEAST, MOST, ItemFilter, Question
+from mrfrec.answers.question import LEAST, MOST, ItemFilter, Question
 
 _Integer = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 ItemId = _Integer | str

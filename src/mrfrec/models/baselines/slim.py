@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from mrfrec.checks import check_count, check_dtype, check_nonnegative, check_number, warn
+from mrfrec.fitted.linear import LinearWeights
+from mrfrec.models.baselines.neighborhood import fitting_gram
 from mrfrec.models.climbing import Axis, Ridges
-from mrfrec.models.linear import Linear, LinearWeights
-from mrfrec.models.neighborhood import fitting_gram
+from mrfrec.models.linear import Linear
 from mrfrec.models.recommender import FitContext
 
 if TYPE_CHECKING:

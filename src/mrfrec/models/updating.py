@@ -11,7 +11,7 @@ from mrfrec.data.ids import as_list
 from mrfrec.data.provenance import Origin
 from mrfrec.data.reading import RULES
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.models.fitted import FittedState
+from mrfrec.fitted.state import FittedState
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.answers.people import each_once
 from mrfrec.checks import check_count, warn
 from mrfrec.data.catalogue import NEIGHBOR_COLUMNS, SIMILAR_COLUMNS, Columns
 from mrfrec.data.ids import Id, as_list, is_table
-from mrfrec.models.answers.histories import each_once
-from mrfrec.models.fitted import FittedState
+from mrfrec.fitted.state import FittedState
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress

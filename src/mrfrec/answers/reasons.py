@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.answers.people import query_of
+from mrfrec.answers.question import check_novelty
 from mrfrec.core.sparse import Rows
 from mrfrec.data.catalogue import Contribution
 from mrfrec.data.ids import Id
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.models.answers.histories import query_of
-from mrfrec.models.answers.question import check_novelty
-from mrfrec.models.answers.scorers import novelty_factors
-from mrfrec.models.fitted import FittedState
+from mrfrec.fitted.scorers import novelty_factors
+from mrfrec.fitted.state import FittedState
 
 Array = npt.NDArray[Any]
 WeightsBetween = Callable[[Array, Array, Array], npt.NDArray[np.float64]]

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from mrfrec.answers.filters import Filters
+from mrfrec.answers.people import Query, UnknownIds
+from mrfrec.answers.question import Question
+from mrfrec.answers.reasons import added_novelty, check_explains, reasons, scaled_weights
+from mrfrec.answers.selection import rank
 from mrfrec.data.catalogue import RECOMMENDATION_COLUMNS, Columns, Recommendations
-from mrfrec.models.answers.explaining import added_novelty, check_explains, reasons, scaled_weights
-from mrfrec.models.answers.filters import Filters
-from mrfrec.models.answers.histories import Query, UnknownIds
-from mrfrec.models.answers.question import Question
-from mrfrec.models.answers.selection import rank
-from mrfrec.models.fitted import FittedState, Runtime
+from mrfrec.fitted.state import FittedState, Runtime
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress

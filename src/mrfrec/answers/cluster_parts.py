@@ -13,14 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mrfrec.answers.filters import Filters
+from mrfrec.answers.people import Query
+from mrfrec.answers.question import Question
+from mrfrec.answers.recommending import as_table, check_question, ranked
 from mrfrec.core.engine import Progress
 from mrfrec.errors import ParameterError
+from mrfrec.fitted.state import FittedState, Runtime
 from mrfrec.io.atomic import file_path, writing
-from mrfrec.models.answers.filters import Filters
-from mrfrec.models.answers.histories import Query
-from mrfrec.models.answers.question import Question
-from mrfrec.models.answers.recommending import as_table, check_question, ranked
-from mrfrec.models.fitted import FittedState, Runtime
 
 _USERS = 20_000  # of a part, at most
 _ROWS = 1_000_000

@@ -12,8 +12,9 @@ import numpy.typing as npt
 from mrfrec.checks import check_count, check_flag, check_nonnegative
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.engines.local import LocalEngine
+from mrfrec.fitted.linear import LinearWeights
 from mrfrec.models.climbing import Axis
-from mrfrec.models.linear import Linear, LinearWeights
+from mrfrec.models.linear import Linear
 from mrfrec.models.recommender import FitContext
 
 if TYPE_CHECKING:

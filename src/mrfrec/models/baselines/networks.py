@@ -21,7 +21,7 @@ from mrfrec.core.sparse import Rows
 from mrfrec.errors import NumericalError
 
 if TYPE_CHECKING:
-    from mrfrec.models.autoencoders import Autoencoder
+    from mrfrec.models.baselines.autoencoders import Autoencoder
 
 _LIBRARY = 24_000_000  # bytes that PyTorch's own buffers take, measured
 

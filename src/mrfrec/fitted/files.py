@@ -20,9 +20,9 @@ from mrfrec.data.ids import Ids, Texts
 from mrfrec.data.provenance import Origin
 from mrfrec.data.reading import RULES
 from mrfrec.errors import ModelFileError, ParameterError
+from mrfrec.fitted.state import FittedState, Learned
 from mrfrec.io.artifact import Stored, StoredArrays, open_file, write_file
 from mrfrec.io.atomic import file_path
-from mrfrec.models.fitted import FittedState, Learned
 
 _DATA_TYPES = {"users": int, "items": int, "pairs": int, "binary": bool, "fingerprint": str}
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -20,15 +20,13 @@ from mrfrec.checks import (
 )
 from mrfrec.core.plan import Plan, Settings, Sizes, decide
 from mrfrec.core.progress import part_of
-from mrfrec.data.catalogue import Catalogue
 from mrfrec.errors import DataError, MemoryPlanError, ParameterError
-from mrfrec.models.answers import scorers
+from mrfrec.fitted import scorers
+from mrfrec.fitted.state import FittedState
 from mrfrec.models.climbing import Axis, Ridges, Route
-from mrfrec.models.fitted import Facts, FittedState
-from mrfrec.models.linear import Linear, LinearWeights, stored_weights
-from mrfrec.models.measured import Measured
+from mrfrec.models.linear import Linear
+from mrfrec.models.mrf.weights import MRFWeights, stored_mrf
 from mrfrec.models.recommender import FitContext
-from mrfrec.models.storage.files import shaped
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -48,58 +46,8 @@ PAPER: dict[str, Any] = {
 }  # fmt: skip
 """The parameters of `MRF` that the paper has, where they differ from the defaults."""
 
-Array = npt.NDArray[Any]
-_OF_MACHINE = ("needed", "least", "limit", "in_use")  # what a plan says of memory, which is not saved
 # Where the values that are "auto" start. A dense model starts without a low-rank part.
 _START = {"user_weight": 0.25, "novelty": 0.1, "rank_weight": 0.3, "feature_weight": 0.7}
-
-
-@dataclass(frozen=True, kw_only=True)
-class MRFWeights(LinearWeights):
-    """The weights of an MRF, and how they came about."""
-
-    mean: npt.NDArray[np.float64]  # μ
-    scale: npt.NDArray[np.float64]  # s
-    offset: bool
-    plan: Plan
-    rank_weight: float  # λ
-    threshold: float | None
-    n_blocks: int | None
-    new_scale: float = 0.0  # of the weights for items that nobody has used; 0 if there are none
-    pattern: "sp.csc_array | None" = None  # A; not saved
-
-    @property
-    def form(self) -> str:
-        return self.plan.kind
-
-    def stranger_scores(self, catalogue: Catalogue) -> Array:
-        # Nothing is given, so that the conditional mean is the mean.
-        if not self.offset:
-            return self.base_scores
-        scores = self.mean * scorers.novelty_factors(catalogue.popularity, self.values["novelty"])
-        return np.asarray(scores.astype(self.base_scores.dtype))
-
-    def neighbors(self, item: int, catalogue: Catalogue) -> tuple[Array, Array]:
-        """Row j of B' + λ·L', where all items have one scale: popular items are not near to everything.
-
-        A new item has no row: of its column, the items that add most.
-        """
-        popularity = catalogue.popularity
-        if not popularity[item] and catalogue.features is not None:
-            column = self.weights.matrix()[:, [item]]
-            column = column if isinstance(column, np.ndarray) else column.toarray()
-            return np.arange(len(column)), column[:, 0] * np.where(popularity > 0, self.scale, 0.0)
-        others, weights = super().neighbors(item, catalogue)
-        scale = self.scale[others] * scorers.novelty_factors(popularity, self.values["novelty"], others)
-        return others, np.divide(weights * self.scale[item], scale, out=np.zeros(len(scale)), where=scale > 0)
-
-    def stored(self) -> tuple[dict[str, Array], Facts]:
-        arrays, _ = super().stored()
-        plan = {name: value for name, value in vars(self.plan).items() if name not in _OF_MACHINE}
-        facts: Facts = {"plan": plan, "threshold": self.threshold, "blocks": self.n_blocks}
-        facts |= {"rank_weight": self.rank_weight, "values": dict(self.values), "new_scale": self.new_scale}
-        facts["measured"] = None if self.measured is None else asdict(self.measured)
-        return {"mean": self.mean, "scale": self.scale, **arrays}, facts
 
 
 class MRF(Linear):
@@ -280,7 +228,7 @@ class MRF(Linear):
         """Return what a fit to this data would do before it measures; l2="auto" stays."""
         from mrfrec.core import fitting
         from mrfrec.io.tables import as_interactions
-        from mrfrec.models import measuring
+        from mrfrec.models.mrf import measuring
 
         interactions = as_interactions(data)
         X, settings, free = interactions.matrix, self._settings, self._free(interactions)
@@ -344,7 +292,7 @@ class MRF(Linear):
 
     def tuning_route(self, data: "Interactions") -> Route:
         """Return the axes of a climb: γ and λ need no fit, a new l2 no statistics, a new rank no weights."""
-        from mrfrec.models.measuring import AXES
+        from mrfrec.models.mrf.measuring import AXES
 
         plan, m = self.planned(data), data.n_items
         most = min(256, min(data.n_users, m) // 4)
@@ -367,7 +315,7 @@ class MRF(Linear):
         )
 
     def tuning_start(self, data: "Interactions", given: FitContext) -> dict[str, Any]:
-        from mrfrec.models.measuring import beforehand
+        from mrfrec.models.mrf.measuring import beforehand
 
         measured = beforehand(self, data, given).measured
         choices = () if measured is None else measured.choices
@@ -380,8 +328,8 @@ class MRF(Linear):
     def _fit(self, data: "Interactions", given: FitContext) -> MRFWeights:
         # numba loads when something is fitted, not to answer from a file.
         from mrfrec.core import fitting
-        from mrfrec.models.measuring import announce, beforehand, intercept, relative_spread
-        from mrfrec.models.new_items import with_new_items
+        from mrfrec.models.mrf.measuring import announce, beforehand, intercept, relative_spread
+        from mrfrec.models.mrf.new_items import with_new_items
 
         began = time.perf_counter()
         if self._fitted is not None:
@@ -463,7 +411,7 @@ class MRF(Linear):
         query
             SQL, if the table is in a database.
         """
-        from mrfrec.models import new_items
+        from mrfrec.models.mrf import new_items
 
         fitted = self.fitted_
         if not self.uses_features:
@@ -523,19 +471,7 @@ class MRF(Linear):
         return [MRF(sparsity=None, **shared), MRF(sparsity=0.5, r=0.5, max_neighbors=10, **shared)]
 
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> MRFWeights:
-        mean, scale = (shaped(arrays, name, m).read() for name in ("mean", "scale"))
-        if (scale < 0).any():
-            raise arrays["scale"].damaged()
-        plan = Plan(**facts["plan"])
-        str(plan)  # raises if what should be numbers are none
-        if plan.kind != ("dense" if "weights" in arrays else "sparse"):
-            raise KeyError("plan")
-        return MRFWeights(
-            **stored_weights(arrays, m), mean=mean, scale=scale, offset=self.offset, plan=plan,
-            threshold=facts["threshold"], n_blocks=facts["blocks"], rank_weight=facts["rank_weight"],
-            new_scale=float(facts["new_scale"]), values=_numbers(facts["values"]),
-            measured=None if facts["measured"] is None else Measured.of_facts(facts["measured"]),
-        )  # fmt: skip
+        return stored_mrf(arrays, facts, m, self.offset)
 
 
 def _features_of(data: "Interactions", settings: Settings) -> "sp.csr_array | None":
@@ -563,11 +499,3 @@ def _auto_or(
     holds: Callable[[float], bool] = lambda x: x >= 0,
 ) -> float | Literal["auto"]:
     return "auto" if value == "auto" else check_number(name, value, f'{rule}, or "auto"', holds)
-
-
-def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    names = [name for name in ("l2", *_START) if name != "feature_weight" or name in values]
-    found = {name: float(values[name]) for name in names}
-    if not np.isfinite([*found.values()]).all():
-        raise ValueError("values")
-    return found

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core.sparse import Rows
-from mrfrec.models.answers.scorers import (
+from mrfrec.fitted.scorers import (
     FEW,
     Base,
     Scorer,
@@ -24,7 +24,7 @@ from mrfrec.models.answers.scorers import (
     items_of,
     read_only,
 )
-from mrfrec.models.fitted import FittedState, Runtime
+from mrfrec.fitted.state import FittedState, Runtime
 
 Array = npt.NDArray[Any]
 Ranked = tuple[npt.NDArray[np.int32], Array, npt.NDArray[np.bool_]]

@@ -14,7 +14,7 @@ from mrfrec.data.catalogue import Training
 from mrfrec.data.ids import Id, Ids, Texts, as_list, is_table
 from mrfrec.data.reading import LIMITS
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.models.fitted import FittedState
+from mrfrec.fitted.state import FittedState
 
 if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions

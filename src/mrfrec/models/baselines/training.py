@@ -14,11 +14,11 @@ from mrfrec.core.sparse import Rows
 from mrfrec.data.heldout import only_entries
 from mrfrec.engines.machine import usable_threads
 from mrfrec.errors import DataError, MemoryPlanError
-from mrfrec.models.networks import DeviceRows, Trainer, Weights, ranked, seed_of
+from mrfrec.models.baselines.networks import DeviceRows, Trainer, Weights, ranked, seed_of
 
 if TYPE_CHECKING:
     from mrfrec.core.engine import Progress
-    from mrfrec.models.autoencoders import Autoencoder
+    from mrfrec.models.baselines.autoencoders import Autoencoder
 
 _DEPTH = 100  # places of the nDCG that decides when to stop
 _MOST_VALIDATION_USERS = 10_000

@@ -23,11 +23,12 @@ from mrfrec.checks import (
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.engines.machine import memory_budget
 from mrfrec.errors import ParameterError
+from mrfrec.fitted.files import shaped
+from mrfrec.fitted.latent import LatentVectors, refuse_negative, stored_vectors
+from mrfrec.fitted.state import Facts
 from mrfrec.models.climbing import Axis
-from mrfrec.models.fitted import Facts
-from mrfrec.models.latent import Latent, LatentVectors, refuse_negative, stored_vectors
+from mrfrec.models.latent import Latent
 from mrfrec.models.recommender import FitContext
-from mrfrec.models.storage.files import shaped
 
 if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
@@ -100,7 +101,7 @@ class Autoencoder(Latent):
     explains: ClassVar[bool] = False
     extra: ClassVar[str | None] = "torch"
     machine_parameters: ClassVar[tuple[str, ...]] = ("device", "threads", "memory_limit")
-    _trained_by: ClassVar[tuple[str, str]] = ("mrfrec.models.networks", "PyTorch")
+    _trained_by: ClassVar[tuple[str, str]] = ("mrfrec.models.baselines.networks", "PyTorch")
     is_multinomial: ClassVar[bool] = True  # the likelihood; histories are then normalised to length 1
     # Parameters that one of them has, as the networks of the others see them. An annotation would make them
     # parameters of all.
@@ -149,7 +150,7 @@ class Autoencoder(Latent):
     def _fit(self, data: "Interactions", given: FitContext) -> Network:
         self.check_ready()
         from mrfrec.engines.devices import chosen_device
-        from mrfrec.models import networks, training
+        from mrfrec.models.baselines import networks, training
 
         began = time.perf_counter()
         rows = Rows.of(data.matrix)

@@ -27,12 +27,12 @@ from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.data.heldout import by_lowest_hash, hashed, hidden_entries, only_entries
 from mrfrec.data.interactions import Interactions
 from mrfrec.errors import MemoryPlanError
-from mrfrec.models.answers.scorers import novelty_factors
+from mrfrec.fitted.measured import Measured, MeasuredValue
+from mrfrec.fitted.scorers import novelty_factors
 from mrfrec.models.climbing import Move, Place, climb
-from mrfrec.models.measured import Measured, MeasuredValue
 
 if TYPE_CHECKING:
-    from mrfrec.models.mrf import MRF
+    from mrfrec.models.mrf.model import MRF
     from mrfrec.models.recommender import FitContext
 
 Array = npt.NDArray[Any]

@@ -13,11 +13,12 @@ from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.engines.local import LocalEngine
 from mrfrec.engines.machine import memory_budget
 from mrfrec.errors import DataError, NumericalError
+from mrfrec.fitted.files import shaped
+from mrfrec.fitted.latent import LatentVectors, refuse_negative, stored_vectors
+from mrfrec.fitted.state import Facts
 from mrfrec.models.climbing import Axis
-from mrfrec.models.fitted import Facts
-from mrfrec.models.latent import Latent, LatentVectors, refuse_negative, stored_vectors
+from mrfrec.models.latent import Latent
 from mrfrec.models.recommender import FitContext
-from mrfrec.models.storage.files import shaped
 
 if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from mrfrec.models.climbing import Axis, Ridges
-from mrfrec.models.mrf import MRF
+from mrfrec.models.mrf.model import MRF
 
 _PLAIN: Any = {
     "alpha": 0.0, "user_weight": 0.0, "center": False, "offset": False, "novelty": 0.0, "rank": 0,

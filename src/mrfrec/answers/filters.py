@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.answers.people import Query, UnknownIds, find_ids, rows_of_pairs
+from mrfrec.answers.question import ItemFilter
 from mrfrec.checks import warn
 from mrfrec.core.sparse import Rows
 from mrfrec.data.ids import Id, Ids, as_list
 from mrfrec.errors import ParameterError
-from mrfrec.models.answers.histories import Query, UnknownIds, find_ids, rows_of_pairs
-from mrfrec.models.answers.question import ItemFilter
-from mrfrec.models.answers.scorers import items_of
+from mrfrec.fitted.scorers import items_of
 
 
 class UnaskedUsers(UnknownIds):

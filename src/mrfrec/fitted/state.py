@@ -17,8 +17,8 @@ from mrfrec.core.sparse import Rows
 from mrfrec.data.catalogue import Catalogue, DataSize, Training
 from mrfrec.data.provenance import Origin
 from mrfrec.errors import DataError
-from mrfrec.models.answers.scorers import Base, Scorer, Ties, novelty_factors
-from mrfrec.models.measured import Measured
+from mrfrec.fitted.measured import Measured
+from mrfrec.fitted.scorers import Base, Scorer, Ties, novelty_factors
 
 if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions

@@ -13,14 +13,14 @@ from mrfrec.core.low_rank import LowRank
 from mrfrec.core.plan import Settings
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.errors import DataError
-from mrfrec.models.fitted import FittedState
-from mrfrec.models.measuring import columns_of, sampled_histories, scores, spread
+from mrfrec.fitted.state import FittedState
+from mrfrec.models.mrf.measuring import columns_of, sampled_histories, scores, spread
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
     from mrfrec.data.interactions import Interactions
-    from mrfrec.models.mrf import MRFWeights
+    from mrfrec.models.mrf.weights import MRFWeights
 
 Array = npt.NDArray[Any]
 

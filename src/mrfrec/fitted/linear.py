@@ -1,0 +1,136 @@
+"""What linear models learn: each item of a history has a weight in the score of each other item."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.core.low_rank import LowRank
+from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.data.catalogue import Catalogue
+from mrfrec.fitted import scorers
+from mrfrec.fitted.files import shaped, stored_rows
+from mrfrec.fitted.state import Facts, Learned, Runtime
+
+if TYPE_CHECKING:
+    from mrfrec.engines.gpu.ranking import DeviceRanker
+    from mrfrec.io.artifact import Stored
+
+_MANY = 256  # users that are worth bringing weights to a device
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearWeights(Learned):
+    """B, and a low-rank part beside it: a user with history x scores base + x·(B + λ·L)."""
+
+    weights: Rows | DenseRows  # B, m × m: B[j, i] is the weight of item j in the score of item i
+    low_rank: LowRank | None = None  # λ·L
+    few: int = scorers.FEW  # users, up to which numpy is used
+    # By device, where weights stay for further rankings.
+    _rankers: "dict[str, DeviceRanker]" = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __getstate__(self) -> Facts:
+        return {**self.__dict__, "_rankers": {}}
+
+    def scorer(self, histories: Rows, runtime: Runtime) -> scorers.Scorer:
+        weights = scorers.WeightScorer(histories, self.weights, self.base_scores.dtype, self.few)
+        low_rank = self.low_rank
+        scorer = weights if low_rank is None else scorers.LowRankScorer(histories, weights, low_rank)
+        scorer.ranker = self._ranker(runtime.device) if len(histories) >= _MANY else None
+        return scorer
+
+    def _ranker(self, device: str) -> "DeviceRanker | None":
+        """Return the weights on a device; None where the CPU is as fast."""
+        if device == "cpu" or (self.low_rank is None and isinstance(self.weights, Rows)):
+            return None
+        from mrfrec.engines.devices import ranker_on
+
+        if device not in self._rankers:
+            found = ranker_on(device, self.weights, self.low_rank)
+            if found is None:
+                return None
+            self._rankers[device] = found
+        return self._rankers[device]
+
+    def leave_devices(self) -> None:
+        """Free the memory of devices, which a fit may need."""
+        self._rankers.clear()
+
+    def weights_between(self, had: Array, values: Array, targets: Array) -> npt.NDArray[np.float64]:
+        B = self.weights
+        if isinstance(B, DenseRows):
+            B.verify(had)
+            weights = np.asarray(B.array[np.ix_(had, targets)], np.float64)
+        elif not self.few:
+            from mrfrec.core.kernels import ranking as kernels
+
+            places = had.astype(np.int64), targets.astype(np.int64)
+            B.verify(places[0])
+            weights = np.zeros((len(had), len(targets)))
+            kernels.weights_between(*scorers.for_kernels(B, B.values.dtype), *places, weights)
+        else:
+            column = np.full(B.width, -1)
+            column[targets] = np.arange(len(targets))
+            rows = B.take(had.astype(np.int64))
+            place = column[rows.items]
+            owner = np.repeat(np.arange(len(had)), np.diff(rows.ptr))
+            weights = np.zeros((len(had), len(targets)))
+            weights[owner[place >= 0], place[place >= 0]] = rows.values[place >= 0]
+        return weights if self.low_rank is None else weights + self.low_rank.between(had, targets)
+
+    def neighbors(self, item: int, catalogue: Catalogue) -> tuple[Array, Array]:
+        """Row j of B + λ·L: where item j adds most."""
+        B = self.weights
+        B.verify(np.array([item]))
+        low = None if self.low_rank is None else self.low_rank.row(item)
+        if isinstance(B, DenseRows):
+            return np.arange(B.width), np.asarray(B.array[item]) + (0 if low is None else low)
+        span = slice(int(B.ptr[item]), int(B.ptr[item + 1]))
+        if low is None:
+            return np.asarray(B.items[span]), np.asarray(B.values[span])
+        low[B.items[span]] += B.values[span]
+        return np.arange(B.width), low
+
+    def verified(self) -> Self:
+        return replace(self, weights=replace(self.weights, check=None))
+
+    def prepared(self) -> Self:
+        """Answer single users in compiled code, too: three times as fast, once it is loaded.
+
+        Otherwise numpy does, so that one answer need not wait for that. The answers are the same.
+        """
+        pays = isinstance(self.weights, Rows) or self.low_rank is not None
+        return replace(self, few=0) if pays else self
+
+    def stored(self) -> tuple[dict[str, Array], Facts]:
+        B = self.weights
+        B.verify()
+        arrays = {"shift": self.base_scores}
+        if self.low_rank is not None:
+            self.low_rank.verify()
+            arrays |= {"low_rank": self.low_rank.vectors, "low_rank.left": self.low_rank.left}
+        if isinstance(B, DenseRows):
+            return {**arrays, "weights": B.array}, {}
+        return {**arrays, "weights.ptr": B.ptr, "weights.items": B.items, "weights.values": B.values}, {}
+
+
+def stored_weights(arrays: "Mapping[str, Stored]", m: int) -> dict[str, Any]:
+    """Return the fields of `LinearWeights` that a file has."""
+    found: dict[str, Any] = {"base_scores": shaped(arrays, "shift", m).read()}
+    if "weights" in arrays:
+        stored = shaped(arrays, "weights", m, m)
+        found["weights"] = DenseRows(stored.array, stored.check)
+    else:
+        shaped(arrays, "weights.ptr", m + 1, kind="i")
+        # Without its values, a row would be read as a row of ones.
+        shaped(arrays, "weights.values", *arrays["weights.items"].array.shape)
+        found["weights"] = stored_rows(arrays, "weights", m)
+    if "low_rank" in arrays:
+        stored = shaped(arrays, "low_rank", m, *arrays["low_rank"].array.shape[1:])
+        left = shaped(arrays, "low_rank.left", m).read()
+        found["low_rank"] = LowRank(stored.array, left, stored.check)
+    return found

@@ -1,0 +1,98 @@
+"""What an MRF learns: its weights, and how they came about."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.core.plan import Plan
+from mrfrec.data.catalogue import Catalogue
+from mrfrec.fitted import scorers
+from mrfrec.fitted.files import shaped
+from mrfrec.fitted.linear import LinearWeights, stored_weights
+from mrfrec.fitted.measured import Measured
+from mrfrec.fitted.state import Facts
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
+
+    from mrfrec.io.artifact import Stored
+
+Array = npt.NDArray[Any]
+_OF_MACHINE = ("needed", "least", "limit", "in_use")  # what a plan says of memory, which is not saved
+
+
+@dataclass(frozen=True, kw_only=True)
+class MRFWeights(LinearWeights):
+    """The weights of an MRF, and how they came about."""
+
+    mean: npt.NDArray[np.float64]  # μ
+    scale: npt.NDArray[np.float64]  # s
+    offset: bool
+    plan: Plan
+    rank_weight: float  # λ
+    threshold: float | None
+    n_blocks: int | None
+    new_scale: float = 0.0  # of the weights for items that nobody has used; 0 if there are none
+    pattern: "sp.csc_array | None" = None  # A; not saved
+
+    @property
+    def form(self) -> str:
+        return self.plan.kind
+
+    def stranger_scores(self, catalogue: Catalogue) -> Array:
+        # Nothing is given, so that the conditional mean is the mean.
+        if not self.offset:
+            return self.base_scores
+        scores = self.mean * scorers.novelty_factors(catalogue.popularity, self.values["novelty"])
+        return np.asarray(scores.astype(self.base_scores.dtype))
+
+    def neighbors(self, item: int, catalogue: Catalogue) -> tuple[Array, Array]:
+        """Row j of B' + λ·L', where all items have one scale: popular items are not near to everything.
+
+        A new item has no row: of its column, the items that add most.
+        """
+        popularity = catalogue.popularity
+        if not popularity[item] and catalogue.features is not None:
+            column = self.weights.matrix()[:, [item]]
+            column = column if isinstance(column, np.ndarray) else column.toarray()
+            return np.arange(len(column)), column[:, 0] * np.where(popularity > 0, self.scale, 0.0)
+        others, weights = super().neighbors(item, catalogue)
+        scale = self.scale[others] * scorers.novelty_factors(popularity, self.values["novelty"], others)
+        return others, np.divide(weights * self.scale[item], scale, out=np.zeros(len(scale)), where=scale > 0)
+
+    def stored(self) -> tuple[dict[str, Array], Facts]:
+        arrays, _ = super().stored()
+        plan = {name: value for name, value in vars(self.plan).items() if name not in _OF_MACHINE}
+        facts: Facts = {"plan": plan, "threshold": self.threshold, "blocks": self.n_blocks}
+        facts |= {"rank_weight": self.rank_weight, "values": dict(self.values), "new_scale": self.new_scale}
+        facts["measured"] = None if self.measured is None else asdict(self.measured)
+        return {"mean": self.mean, "scale": self.scale, **arrays}, facts
+
+
+def stored_mrf(arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int, offset: bool) -> MRFWeights:
+    """Return what `MRFWeights.stored` has returned, for m items."""
+    mean, scale = (shaped(arrays, name, m).read() for name in ("mean", "scale"))
+    if (scale < 0).any():
+        raise arrays["scale"].damaged()
+    plan = Plan(**facts["plan"])
+    str(plan)  # raises if what should be numbers are none
+    if plan.kind != ("dense" if "weights" in arrays else "sparse"):
+        raise KeyError("plan")
+    return MRFWeights(
+        **stored_weights(arrays, m), mean=mean, scale=scale, offset=offset, plan=plan,
+        threshold=facts["threshold"], n_blocks=facts["blocks"], rank_weight=facts["rank_weight"],
+        new_scale=float(facts["new_scale"]), values=_numbers(facts["values"]),
+        measured=None if facts["measured"] is None else Measured.of_facts(facts["measured"]),
+    )  # fmt: skip
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    names = ["l2", "user_weight", "novelty", "rank_weight"]
+    names += ["feature_weight"] if "feature_weight" in values else []  # only where there are features
+    found = {name: float(values[name]) for name in names}
+    if not np.isfinite([*found.values()]).all():
+        raise ValueError("values")
+    return found

@@ -1,1 +1,0 @@
-"""Model files, and models that are fitted again to more or fewer events."""
