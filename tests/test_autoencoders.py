@@ -24,7 +24,8 @@ from mrfrec import (
 )
 from mrfrec.core.sparse import Rows
 from mrfrec.evaluation import leave_out
-from mrfrec.models import CDAE, MultDAE, MultVAE, networks
+from mrfrec.models import CDAE, MultDAE, MultVAE
+from mrfrec.models.baselines import networks
 from mrfrec.models.baselines import training as training_loop
 from mrfrec.models.baselines.autoencoders import Autoencoder
 

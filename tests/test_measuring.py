@@ -12,7 +12,8 @@ from mrfrec import MRF, Interactions, ParameterError
 from mrfrec.evaluation import by_hash, compare, evaluate
 from mrfrec.evaluation.report import of_comparison
 from mrfrec.fitted.measured import Measured, MeasuredValue
-from mrfrec.models import EASE, EDLAE, measuring
+from mrfrec.models import EASE, EDLAE
+from mrfrec.models.mrf import measuring
 
 import naive
 from conftest import random_matrix

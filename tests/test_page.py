@@ -289,16 +289,16 @@ def test_a_full_queue_is_a_page_that_says_so(folder: Path, monkeypatch: pytest.M
         assert "Too many requests at once" in "".join(get(client, "/", 503).text)
 
 
-def test_what_was_noted_of_the_training_is_on_the_page_of_the_model(folder: Path) -> None:
-    path = folder / "noted.mrf"
+def test_what_was_noted_of_the_training_is_on_the_page_of_the_model(tmp_path: Path) -> None:
+    path, shop = tmp_path / "noted.mrf", save_shop(tmp_path / "shop.mrf")
     notes: dict[str, Any] = {"started": "2026-11-16T02:00:00", "metric": "ndcg@10", "value": 0.5}
     notes |= {"error": 0.01, "fit_seconds": 2.5, "asked": 1200, "by": "<me>"}
-    mrfrec.load(folder / "shop.mrf").save(path, notes=notes)
+    mrfrec.load(shop).save(path, notes=notes)
     with asking(path) as client:
         text = " ".join(" ".join(get(client, "/model").text).split())
         for words in ("2026-11-16 02:00 UTC", "2.5 s", "ndcg@10 0.5000 ± 0.0100", "1,200 users", "by <me>"):
             assert words in text
-    mrfrec.load(folder / "shop.mrf").save(path, notes={"started": None})
+    mrfrec.load(shop).save(path, notes={"started": None})
     with asking(path) as client:
         assert "Trained" not in "".join(get(client, "/model").text)
 

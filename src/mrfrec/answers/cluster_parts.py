@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mrfrec.answers.filters import Filters
-from mrfrec.answers.people import Query
+from mrfrec.answers.people import People
 from mrfrec.answers.question import Question
 from mrfrec.answers.recommending import as_table, check_question, ranked
 from mrfrec.core.engine import Progress
@@ -30,7 +30,7 @@ Span = tuple[int, int]
 
 def recommend_in_parts(
     fitted: FittedState,
-    query: Query,
+    people: People,
     question: Question,
     path: "str | os.PathLike[str]",
     client: Any,
@@ -41,10 +41,10 @@ def recommend_in_parts(
     from mrfrec.io.frames import count_rows
 
     check_client(client)
-    filters = check_question(fitted, query, question)
+    filters = check_question(fitted, people, question)
     asked = replace(question, allow=None, exclude=None)  # the filters hold both
-    there = replace(fitted, source=None)  # the query has the histories
-    users, size = len(query), max(min(_USERS, _ROWS // question.k), 1)
+    there = replace(fitted, source=None)  # which the people bring along
+    users, size = len(people), max(min(_USERS, _ROWS // question.k), 1)
     spans = [(start, min(start + size, users)) for start in range(0, max(users, 1), size)]
     with _new_folder(file_path(path)) as folder, ClusterEngine(client) as engine:
 
@@ -54,7 +54,7 @@ def recommend_in_parts(
             if progress is not None:
                 progress("recommending", span[1], users)
 
-        engine.fold("recommend", partial(_part, there, query, asked, filters), spans, add, [1] * len(spans))
+        engine.fold("recommend", partial(_part, there, people, asked, filters), spans, add, [1] * len(spans))
         rows = count_rows(folder.glob("part-*.parquet"))
     if rows < question.k * users:
         question.warn_of_few(f"there are {rows:,} rows and not k={question.k} for each of {users:,} users")
@@ -62,13 +62,13 @@ def recommend_in_parts(
 
 
 def _part(
-    fitted: FittedState, query: Query, question: Question, filters: Filters, span: Span, engine: object
+    fitted: FittedState, people: People, question: Question, filters: Filters, span: Span, engine: object
 ) -> bytes:
     """Return a Parquet file of the recommendations for a range of users."""
     from mrfrec.io.frames import as_parquet
 
-    batches = ranked(fitted, Runtime(threads=1), query, question, filters, span=span)
-    return as_parquet(*as_table(fitted, query, question, batches))
+    batches = ranked(fitted, Runtime(threads=1), people, question, filters, span=span)
+    return as_parquet(*as_table(fitted, people, question, batches))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.answers.people import Query, UnknownIds, find_ids, rows_of_pairs
+from mrfrec.answers.people import People, UnknownIds, find_ids, rows_of_pairs
 from mrfrec.answers.question import ItemFilter
 from mrfrec.checks import warn
 from mrfrec.core.sparse import Rows
@@ -27,7 +27,7 @@ class UnaskedUsers(UnknownIds):
 
 @dataclass(frozen=True)
 class Filters:
-    """The items hidden from everybody, those excluded from each row of a query, the only ones for some."""
+    """The items hidden from everybody, those excluded for each person, the only ones for some."""
 
     hidden: npt.NDArray[np.bool_] | None = None
     excluded: Rows | None = None
@@ -35,7 +35,7 @@ class Filters:
     unknown: tuple[UnknownIds, ...] = ()
 
     @classmethod
-    def of(cls, query: Query, items: Ids, allow: ItemFilter, exclude: ItemFilter) -> "Filters":
+    def of(cls, people: People, items: Ids, allow: ItemFilter, exclude: ItemFilter) -> "Filters":
         """Read `allow` and `exclude`: item ids for everybody, or a mapping from users to item ids.
 
         In a mapping, None stands for everybody.
@@ -46,16 +46,16 @@ class Filters:
         unknown: tuple[UnknownIds, ...] = ()
         for name, given in (("allow", allow), ("exclude", exclude)):
             by_user = given if isinstance(given, Mapping) else {None: given}
-            owners, ids, others = _by_row(by_user, query.names, name)
+            owners, ids, others = _by_row(by_user, people.names, name)
             for_all = by_user.get(None)
             common = [] if for_all is None else as_list(for_all, "item", name)
             places, missing = find_ids([*ids, *common], items, "item", name)
             if isinstance(given, Mapping):
-                rows = rows_of_pairs(owners, places[: len(ids)], np.ones(len(ids)), len(query), items)
+                rows = rows_of_pairs(owners, places[: len(ids)], np.ones(len(ids)), len(people), items)
                 if name == "exclude":
                     found["excluded"] = rows
                 else:
-                    limited = (row for row, user in enumerate(query.names) if user in given)
+                    limited = (row for row, user in enumerate(people.names) if user in given)
                     found["allowed"] = {row: np.unique(items_of(rows, row)) for row in limited}
             if for_all is not None:
                 hidden = found.setdefault("hidden", np.full(len(items), name == "allow"))
@@ -65,7 +65,7 @@ class Filters:
         return cls(**found, unknown=unknown)
 
     def hide(self, start: int, histories: Rows, exclude_seen: bool) -> Rows | None:
-        """Return the items hidden from each of a batch of users, which starts at a row of the query."""
+        """Return the items hidden from each of a batch of users, which starts at a row of all people asked about."""
         seen = histories if exclude_seen else None
         if self.excluded is None:
             return seen
@@ -88,7 +88,7 @@ class Filters:
 def _by_row(
     given: Mapping[Any, Any], names: Ids, parameter: str
 ) -> tuple[npt.NDArray[Any], list[Id], tuple[UnknownIds, ...]]:
-    """Return pairs of a row of the query and an item id, and the users who are not asked for."""
+    """Return pairs of the row of a person and an item id, and the users who are not asked for."""
     rows: dict[Id, list[int]] = {}
     for row, name in enumerate(names if given.keys() - {None} else ()):
         if name in given:

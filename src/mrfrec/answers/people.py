@@ -40,7 +40,7 @@ class UnknownIds(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Query:
+class People:
     """For whom to recommend: a name for each row of histories."""
 
     names: Ids
@@ -68,9 +68,9 @@ class Query:
             yield start, self.names[start:stop], rows
 
 
-def query_of(
+def people_of(
     fitted: FittedState, users: object = None, history: object = None, *, once: bool = False
-) -> Query:
+) -> People:
     """Read the users or histories that a model is asked about; all training users if both are None.
 
     With `once`, a user who is named several times is asked about once, with a warning.
@@ -78,8 +78,8 @@ def query_of(
     if users is not None and history is not None:
         raise ParameterError("history", "None when users are given", history, "One of them says for whom.")
     if history is None:
-        return _query_users(users, fitted.training_for("recommending by user id"), once)
-    return _query_histories(history, fitted)
+        return _people_of_users(users, fitted.training_for("recommending by user id"), once)
+    return _people_of_histories(history, fitted)
 
 
 def length_of_history(fitted: FittedState, user: Id) -> int | None:
@@ -89,10 +89,10 @@ def length_of_history(fitted: FittedState, user: Id) -> int | None:
     return int(training.histories.ptr[place + 1] - training.histories.ptr[place]) if place >= 0 else None
 
 
-def _query_users(users: object, training: Training, once: bool) -> Query:
+def _people_of_users(users: object, training: Training, once: bool) -> People:
     """Ask for training users by their ids, for all of them if None."""
     if users is None:
-        return Query(training.users, None, training.histories)
+        return People(training.users, None, training.histories)
     if isinstance(users, str | int | float | np.number):  # `find_ids` refuses floats
         users = [users]
     ids = as_list(users, "user", "users")
@@ -105,7 +105,7 @@ def _query_users(users: object, training: Training, once: bool) -> Query:
         names = Ids(Texts.of(ids) if training.users.is_text else _integers(ids, training.users))
     except OverflowError:
         raise DataError("user ids must fit 64 bits, and not be both below 0 and above 2**63.") from None
-    return Query(names, found, training.histories, _library_of(users), unknown)
+    return People(names, found, training.histories, _library_of(users), unknown)
 
 
 def each_once(ids: list[Any], kind: str) -> list[Any]:
@@ -122,7 +122,7 @@ def _integers(ids: list[int], known: Ids) -> npt.NDArray[Any]:
     return np.asarray(ids, np.uint64 if wide or max(ids, default=0) >= 2**63 else np.int64)
 
 
-def _query_histories(history: object, fitted: FittedState) -> Query:
+def _people_of_histories(history: object, fitted: FittedState) -> People:
     """Ask for histories in any of the forms `Recommender.recommend` takes.
 
     An item without a value gets the usual one. Tables are read as the training data was.
@@ -133,23 +133,23 @@ def _query_histories(history: object, fitted: FittedState) -> Query:
     if isinstance(history, str | bytes | int | float | np.generic):
         raise ParameterError("history", "item ids in a list, not one alone", history, f"Try [{history!r}].")
     if isinstance(history, PathLike) or is_table(history) or not isinstance(history, Iterable):
-        return _query_table(history, fitted)
+        return _people_of_table(history, fitted)
     if isinstance(history, Mapping):
         if all(isinstance(value, int | float | np.number) for value in history.values()):
-            return _query_lists(Ids.range(1), [history], items, usual)
-        return _query_lists(Ids.of(history, "user"), list(history.values()), items, usual)
+            return _people_of_lists(Ids.range(1), [history], items, usual)
+        return _people_of_lists(Ids.of(history, "user"), list(history.values()), items, usual)
     ids = as_list(history, "item", "history")
     # Asking whether something is iterable takes long: not for plain ids.
     several = not {*map(type, ids)} <= {int, str} and any(
         isinstance(each, Iterable) and not isinstance(each, str | bytes) for each in ids
     )
     histories = ids if several else [ids]
-    return _query_lists(Ids.range(len(histories)), histories, items, usual, _library_of(history))
+    return _people_of_lists(Ids.range(len(histories)), histories, items, usual, _library_of(history))
 
 
-def _query_lists(
+def _people_of_lists(
     names: Ids, histories: list[Any], items: Ids, usual: float, library: str | None = None
-) -> Query:
+) -> People:
     """Ask for histories given as item ids, or as mappings from these to values."""
     given: list[Any] = []
     for history in histories:
@@ -158,10 +158,10 @@ def _query_lists(
             given.append(ids if isinstance(ids, Mapping) else dict.fromkeys(ids, usual))
         except TypeError:  # something in it cannot be an id
             raise ParameterError("history", "a sequence of item ids", history) from None
-    return replace(query_of_values(items, given), names=names, library=library)
+    return replace(people_with_values(items, given), names=names, library=library)
 
 
-def query_of_values(items: Ids, histories: Sequence[Mapping[Any, float]]) -> Query:
+def people_with_values(items: Ids, histories: Sequence[Mapping[Any, float]]) -> People:
     """Ask for histories given as mappings from item ids to values."""
     ids = [item for history in histories for item in history]
     try:
@@ -177,7 +177,7 @@ def query_of_values(items: Ids, histories: Sequence[Mapping[Any, float]]) -> Que
         owners = np.repeat(np.arange(len(histories)), [len(history) for history in histories])
     found, unknown = find_ids(ids, items, "item", "history")
     rows = rows_of_pairs(owners, found, x, len(histories), items)
-    return Query(Ids.range(len(histories)), None, rows, None, unknown)
+    return People(Ids.range(len(histories)), None, rows, None, unknown)
 
 
 def read_histories(fitted: FittedState, source: object, **columns: Any) -> "Interactions":
@@ -196,7 +196,7 @@ def read_histories(fitted: FittedState, source: object, **columns: Any) -> "Inte
     return read_interactions(source, **columns, **{**rules, "min_value": None})
 
 
-def _query_table(table: Any, fitted: FittedState) -> Query:
+def _people_of_table(table: Any, fitted: FittedState) -> People:
     """Ask for histories in a data frame or a file, or the rows of a matrix with the model's columns."""
     from mrfrec.data.interactions import Interactions
 
@@ -208,12 +208,12 @@ def _query_table(table: Any, fitted: FittedState) -> Query:
         )
     if hasattr(table, "tocsr"):
         rows = matrix_rows(table, items, "history")
-        return Query(Ids.range(len(rows)), None, rows)
+        return People(Ids.range(len(rows)), None, rows)
     data = table if isinstance(table, Interactions) else read_histories(fitted, table)
     pairs = data.matrix.tocoo()
     places, unknown = find_ids(data.items, items, "item", "history")
     rows = rows_of_pairs(pairs.coords[0], places[pairs.coords[1]], pairs.data, data.n_users, items)
-    return Query(data.users, None, rows, data.library, unknown)
+    return People(data.users, None, rows, data.library, unknown)
 
 
 def matrix_rows(matrix: object, items: Ids, name: str) -> Rows:

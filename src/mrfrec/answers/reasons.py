@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.answers.people import query_of
+from mrfrec.answers.people import people_of
 from mrfrec.answers.question import check_novelty
 from mrfrec.core.sparse import Rows
 from mrfrec.data.catalogue import Contribution
@@ -73,12 +73,12 @@ def explanations(
 
     `targets` are positions of items.
     """
-    query = query_of(fitted, None if user is None else [user], history)
-    if len(query) != 1:
+    people = people_of(fitted, None if user is None else [user], history)
+    if len(people) != 1:
         raise ParameterError("history", "of one person", history)
-    for each in query.unknown:
+    for each in people.unknown:
         each.warn()
-    _, _, rows = next(query.batches())
+    _, _, rows = next(people.batches())
     more = added_novelty(fitted, check_novelty(novelty))
     places, *factors = _largest(scaled_weights(fitted, more), rows.items, rows.values, targets)
     columns = (each.tolist() for each in (rows.items[places], *factors))

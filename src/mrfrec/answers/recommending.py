@@ -1,10 +1,10 @@
-"""Recommend: turn a query and a question into ranked items, a batch of users at a time."""
+"""Recommend: rank items for the people a question is about, a batch of them at a time."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from mrfrec.answers.filters import Filters
-from mrfrec.answers.people import Query, UnknownIds
+from mrfrec.answers.people import People, UnknownIds
 from mrfrec.answers.question import Question
 from mrfrec.answers.reasons import added_novelty, check_explains, reasons, scaled_weights
 from mrfrec.answers.selection import rank
@@ -28,7 +28,7 @@ class WriteOptions(TypedDict, total=False):
 def recommend(
     fitted: FittedState,
     runtime: Runtime,
-    query: Query,
+    people: People,
     question: Question,
     *,
     progress: "Progress | None" = None,
@@ -38,18 +38,18 @@ def recommend(
 
     Warns of unknown ids and of users with fewer than k items; a list `unknown` takes the ids instead.
     """
-    filters = check_question(fitted, query, question, unknown)
-    return ranked(fitted, runtime, query, question, filters, progress, warns=unknown is None)
+    filters = check_question(fitted, people, question, unknown)
+    return ranked(fitted, runtime, people, question, filters, progress, warns=unknown is None)
 
 
 def check_question(
-    fitted: FittedState, query: Query, question: Question, unknown: list[UnknownIds] | None = None
+    fitted: FittedState, people: People, question: Question, unknown: list[UnknownIds] | None = None
 ) -> Filters:
     """Refuse a question that the model cannot answer, and look up the items it allows and excludes."""
     if question.explain:
         check_explains(fitted)
-    filters = Filters.of(query, fitted.catalogue.items, question.allow, question.exclude)
-    for each in (*query.unknown, *filters.unknown):
+    filters = Filters.of(people, fitted.catalogue.items, question.allow, question.exclude)
+    for each in (*people.unknown, *filters.unknown):
         each.warn() if unknown is None else unknown.append(each)
     added_novelty(fitted, question.novelty)
     return filters
@@ -58,7 +58,7 @@ def check_question(
 def ranked(
     fitted: FittedState,
     runtime: Runtime,
-    query: Query,
+    people: People,
     question: Question,
     filters: Filters,
     progress: "Progress | None" = None,
@@ -66,11 +66,11 @@ def ranked(
     warns: bool = False,
     span: tuple[int, int | None] = (0, None),
 ) -> Iterator[Recommendations]:
-    """Yield recommendations for a range of the users of a query."""
+    """Yield recommendations for a range of the people."""
     k, more_novelty = question.k, added_novelty(fitted, question.novelty)
     places = min(k, len(fitted.catalogue.items))
     short = done = 0
-    for start, names, histories in query.batches(*span):
+    for start, names, histories in people.batches(*span):
         items, scores, evidence = rank(
             fitted, runtime, histories, places, hide=filters.hide(start, histories, question.exclude_seen),
             never=filters.hidden, allowed=filters.allow(start, len(names)), more_novelty=more_novelty,
@@ -88,15 +88,15 @@ def ranked(
         yield Recommendations(names, items, scores, evidence, *explained)
         done += len(names)
         if progress is not None:
-            progress("recommending", done, len(query))
+            progress("recommending", done, len(people))
     if short and warns:
-        question.warn_of_few(f"{short:,} of {len(query):,} users get fewer than k={k} items")
+        question.warn_of_few(f"{short:,} of {len(people):,} users get fewer than k={k} items")
 
 
 def as_table(
-    fitted: FittedState, query: Query, question: Question, batches: Iterable[Recommendations]
+    fitted: FittedState, people: People, question: Question, batches: Iterable[Recommendations]
 ) -> tuple[Iterator[Columns], tuple[str, ...], dict[str, str]]:
     """Return batches as columns, the names of the columns, and the types that depend on the model."""
     columns = (fitted.catalogue.recommendation_columns(batch) for batch in batches)
     names = (*RECOMMENDATION_COLUMNS, "because") if question.explain else RECOMMENDATION_COLUMNS
-    return columns, names, {**fitted.column_types, "user": query.names.kind}
+    return columns, names, {**fitted.column_types, "user": people.names.kind}

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mrfrec.answers.people import UnknownIds, query_of
+from mrfrec.answers.people import UnknownIds, people_of
 from mrfrec.checks import warn
 from mrfrec.data.catalogue import Catalogue, name_with_id
 from mrfrec.data.ids import Id, Ids
@@ -78,7 +78,7 @@ class ItemNames:
 def users_of(model: Recommender) -> Ids:
     """Return the ids of the training users; raise if the model has none."""
     if model.users_ is None:
-        query_of(model.fitted_)  # raises
+        people_of(model.fitted_)  # raises
     assert model.users_ is not None
     return model.users_
 

@@ -126,7 +126,7 @@ def recommend(
       mrfrec recommend films.mrf --history 'Good, the Bad and the Ugly, The' --history Alien
     """
     from mrfrec.answers import recommending
-    from mrfrec.answers.people import query_of, read_histories
+    from mrfrec.answers.people import people_of, read_histories
     from mrfrec.answers.question import Question
     from mrfrec.cli.names import ItemNames, find_users, read_exclusions, typed_as, users_of
     from mrfrec.cli.show import kind_of, progress_bar, write_rows
@@ -173,7 +173,7 @@ def recommend(
                 rows = opened.recommend_to(**given, progress=progress)
             results.note_rows(rows)
             return
-        asked = query_of(opened.fitted_, **whose, once=True)
+        asked = people_of(opened.fitted_, **whose, once=True)
         kind, catalogue = kind_of(results.form, results.output), opened.catalogue
         if kind == "table" and len(asked) > _TABLE_USERS:
             raise DataError(f"{len(asked):,} users are too many for a table: give -o FILE.csv.")

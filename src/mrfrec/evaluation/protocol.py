@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.answers import selection
-from mrfrec.answers.people import query_of
+from mrfrec.answers.people import people_of
 from mrfrec.checks import warn
 from mrfrec.core.engine import Progress
 from mrfrec.core.progress import part_of, shows_progress
@@ -242,7 +242,7 @@ def measure(
 def _warn_of_known_targets(model: Recommender, questions: Questions) -> None:
     if model.users_ is None or model.users_.is_text != questions.users.is_text:
         return
-    histories = query_of(model.fitted_, list(questions.users)).batches()
+    histories = people_of(model.fitted_, list(questions.users)).batches()
     told = sum(
         rows.matrix().multiply(questions.targets[start : start + len(rows)]).nnz
         for start, _, rows in histories

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from mrfrec.answers import reasons as explaining
 from mrfrec.answers import recommending, selection, similar
-from mrfrec.answers.people import UnknownIds, matrix_rows, query_of, validation_rows
+from mrfrec.answers.people import UnknownIds, matrix_rows, people_of, validation_rows
 from mrfrec.answers.question import ItemFilter, Question
 from mrfrec.answers.recommending import Form, WriteOptions
 from mrfrec.checks import check_count, check_flag, check_frames
@@ -540,17 +540,17 @@ class Recommender(ABC):
         """
         assert not isinstance(progress, bool)
         fitted, question = self.fitted_, Question(k, exclude_seen, allow, exclude, novelty, explain)
-        query = query_of(fitted, users, history)
-        batches = recommending.recommend(fitted, self.runtime, query, question, progress=progress)
-        columns, names, types = recommending.as_table(fitted, query, question, batches)
-        return self._frame(fitted, columns, names, query.library, **types)
+        people = people_of(fitted, users, history)
+        batches = recommending.recommend(fitted, self.runtime, people, question, progress=progress)
+        columns, names, types = recommending.as_table(fitted, people, question, batches)
+        return self._frame(fitted, columns, names, people.library, **types)
 
     def answer(self, users: object = None, *, history: object = None, **options: Any) -> Answer:
         """Recommend, with the options of `recommend`; return rows of plain values and the unknown ids."""
         unknown: list[UnknownIds] = []
         fitted, question = self.fitted_, Question(**options)
-        query = query_of(fitted, users, history)
-        batches = recommending.recommend(fitted, self.runtime, query, question, unknown=unknown)
+        people = people_of(fitted, users, history)
+        batches = recommending.recommend(fitted, self.runtime, people, question, unknown=unknown)
         columns = map(fitted.catalogue.recommendation_columns, batches)
         rows = [row for batch in columns for row in rows_of(batch)]
         return Answer(rows, {each.parameter: each.ids for each in unknown})
@@ -593,9 +593,9 @@ class Recommender(ABC):
             if value is not None and (name, value) != ("form", "parquet"):
                 raise ParameterError(name, "None with a client, which writes Parquet files", value)
         fitted, question = self.fitted_, Question(**options)
-        query = query_of(fitted, users, history, once=True)
+        people = people_of(fitted, users, history, once=True)
         with showing(progress) as report:
-            return recommend_in_parts(fitted, query, question, path, client, report)
+            return recommend_in_parts(fitted, people, question, path, client, report)
 
     @contextmanager
     def staged_recommendations(
@@ -617,10 +617,10 @@ class Recommender(ABC):
         target = {name: options.pop(name, None) for name in WriteOptions.__annotations__}
         check_target(path, target["form"], target["table"])
         fitted, question = self.fitted_, Question(**options)
-        query = query_of(fitted, users, history, once=True)
+        people = people_of(fitted, users, history, once=True)
         with showing(progress) as report:
-            batches = recommending.recommend(fitted, self.runtime, query, question, progress=report)
-            rows = recommending.as_table(fitted, query, question, batches)
+            batches = recommending.recommend(fitted, self.runtime, people, question, progress=report)
+            rows = recommending.as_table(fitted, people, question, batches)
             with writing_rows(*rows, path, **target) as count:
                 yield count
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mrfrec.answers import recommending
-from mrfrec.answers.people import Query, query_of, query_of_values
+from mrfrec.answers.people import People, people_of, people_with_values
 from mrfrec.answers.question import Question
 from mrfrec.answers.reasons import explanation
 from mrfrec.answers.similar import nearest
@@ -38,23 +38,23 @@ def recommend(
         {item: usual if x is None else x for item, x in history.items() if type(item) is kind}
         for history in histories
     ]
-    query = query_of_values(model.items_, values)
-    missing = {item for each in query.unknown for item in each.ids}
+    people = people_with_values(model.items_, values)
+    missing = {item for each in people.unknown for item in each.ids}
     unknown = [
         [item for item in history if type(item) is not kind or item in missing]
         if missing or len(known) < len(history) else []
         for history, known in zip(histories, values, strict=True)
     ]  # fmt: skip
-    return _answers(model, query, asked, unknown)
+    return _answers(model, people, asked, unknown)
 
 
 def recommend_to_user(model: Recommender, user: Id, asked: Question) -> tuple[list[Answered], list[Id]]:
     """Recommend to a training user; returns what `recommend` does."""
-    return _answers(model, query_of(model.fitted_, [user]), asked, [[]])
+    return _answers(model, people_of(model.fitted_, [user]), asked, [[]])
 
 
 def _answers(
-    model: Recommender, query: Query, asked: Question, unknown: list[list[Id]]
+    model: Recommender, people: People, asked: Question, unknown: list[list[Id]]
 ) -> tuple[list[Answered], list[Id]]:
     known: dict[str, list[Id]] = {}
     others: list[Id] = []
@@ -64,7 +64,7 @@ def _answers(
             known[name] = list(found)
             others += missing
     asked = replace(asked, **known) if known else asked  # type: ignore[arg-type]
-    batches = recommending.recommend(model.fitted_, model.runtime, query, asked, unknown=[])
+    batches = recommending.recommend(model.fitted_, model.runtime, people, asked, unknown=[])
     rows = [each for batch in batches for each in _rows(model, batch)]
     return [Answered(*each) for each in zip(rows, unknown, strict=True)], others
 
