@@ -65,7 +65,7 @@ class Filters:
         return cls(**found, unknown=unknown)
 
     def hide(self, start: int, histories: Rows, exclude_seen: bool) -> Rows | None:
-        """Return the items hidden from each of a batch of users, which starts at a row of all people asked about."""
+        """Return the items hidden from each of a batch of users, which starts at a row of the people."""
         seen = histories if exclude_seen else None
         if self.excluded is None:
             return seen

@@ -9,7 +9,7 @@ looks at a clock: the result is that of the data.
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -32,7 +32,7 @@ from mrfrec.fitted.scorers import novelty_factors
 from mrfrec.models.climbing import Move, Place, climb
 
 if TYPE_CHECKING:
-    from mrfrec.models.mrf.model import MRF
+    from mrfrec.engines.local import LocalEngine
     from mrfrec.models.recommender import FitContext
 
 Array = npt.NDArray[Any]
@@ -446,28 +446,38 @@ class Beforehand(NamedTuple):
     share: float = 0.0  # of the time of the whole fit that measuring takes, estimated
 
 
-def beforehand(model: "MRF", data: Interactions, given: "FitContext") -> Beforehand:
+class Task(NamedTuple):
+    """What a model lets be measured before it is fitted."""
+
+    free: list[str]  # names of parameters
+    settings: Settings  # from which the fit starts
+    start: Mapping[str, float | Literal["auto"]]  # a value for each of `NAMES`
+    offset: bool
+    engine: Callable[[], "LocalEngine"]  # makes one to run the trials in
+
+
+def beforehand(task: Task, data: Interactions, given: "FitContext") -> Beforehand:
     """Measure the free parameters of a model, or say why not."""
-    free, began = model._free(data), time.perf_counter()
+    began = time.perf_counter()
     if given.measured is not None:
         return Beforehand(given.measured, f"kept what was {given.measured}")
-    if not free or not model.measure:
+    if not task.free:
         return Beforehand()
     asked = held_out(data)
     if asked is None:
         few = f"nothing measured, which takes {FEWEST_USERS} users and some with 5 items"
         return Beforehand(said=few)
-    with model._engine(None, given.client) as engine:
+    with task.engine() as engine:
         try:
-            plan = prepare(asked, data.matrix, model._settings, free, engine, given.copied)
+            plan = prepare(asked, data.matrix, task.settings, task.free, engine, given.copied)
             announce(plan.final, engine)
-            start = {"l2": model.l2, **model._starts}
+            start = dict(task.start)
             if not plan.final.rank:
                 start["rank_weight"] = 0.0
             if data.features is None:
                 start["feature_weight"] = 0.0
             report = part_of(given.progress, 0, plan.share)
-            measured = measure(asked, plan, start, model.offset, engine, report)
+            measured = measure(asked, plan, start, task.offset, engine, report)
         except MemoryPlanError:
             return Beforehand(said="nothing measured, for which memory is too small")
     seconds = time.perf_counter() - began

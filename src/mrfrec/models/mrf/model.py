@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
     from mrfrec.engines.local import LocalEngine
     from mrfrec.io.artifact import Stored
+    from mrfrec.models.mrf.measuring import Task
     from mrfrec.models.recommender import Recommender
 
 __all__ = ["MRF", "PAPER"]
@@ -290,6 +291,13 @@ class MRF(Linear):
         void = {"rank_weight": self.rank == 0, "feature_weight": data.features is None}
         return [name for name in names if not void.get(name)]
 
+    def _to_measure(self, data: "Interactions", client: Any) -> "Task":
+        from mrfrec.models.mrf.measuring import Task
+
+        free = self._free(data) if self.measure else []
+        start = {"l2": self.l2, **self._starts}
+        return Task(free, self._settings, start, self.offset, lambda: self._engine(None, client))
+
     def tuning_route(self, data: "Interactions") -> Route:
         """Return the axes of a climb: γ and λ need no fit, a new l2 no statistics, a new rank no weights."""
         from mrfrec.models.mrf.measuring import AXES
@@ -317,7 +325,7 @@ class MRF(Linear):
     def tuning_start(self, data: "Interactions", given: FitContext) -> dict[str, Any]:
         from mrfrec.models.mrf.measuring import beforehand
 
-        measured = beforehand(self, data, given).measured
+        measured = beforehand(self._to_measure(data, given.client), data, given).measured
         choices = () if measured is None else measured.choices
         values: dict[str, Any] = {one.name: one.value for one in choices if one.value != one.start}
         if values.get("rank_weight") and self.rank == "auto":
@@ -334,7 +342,8 @@ class MRF(Linear):
         began = time.perf_counter()
         if self._fitted is not None:
             self._linear.leave_devices()
-        found, features = beforehand(self, data, given), data.features if self.uses_features else None
+        found = beforehand(self._to_measure(data, given.client), data, given)
+        features = data.features if self.uses_features else None
         chosen: dict[str, Any] = {} if found.measured is None else found.measured.values
         chosen = {name: chosen[name] for name in self._free(data) if name in chosen}
         settings = replace(self._settings, **{name: x for name, x in chosen.items() if name != "novelty"})
