@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 import scipy.sparse as sp
 
-from mrfrec import MRF, DataError, Interactions, MrfrecWarning, ParameterError, load
+from mrfrec import MRF, DataError, Interactions, MrfrecWarning, ParameterError, load, read_interactions
 from mrfrec.core.sparse import DenseRows, Rows
 from mrfrec.data.catalogue import because_text
 from mrfrec.models.registry import build
@@ -307,3 +307,15 @@ def test_parameters_are_set_under_the_rules_of_the_constructor() -> None:
         model.set_params(l3=1)
     with pytest.raises(ParameterError, match="threshold must be None when sparsity is given"):
         model.set_params(threshold=0.1, sparsity=0.5)
+
+
+def test_histories_that_were_read_by_other_rules_are_refused() -> None:
+    rows = pl.DataFrame({"user": [1, 1, 2, 2], "item": [1, 2, 2, 3], "qty": [5, -5, 2, 1]})
+    rated = MRF.paper().fit(read_interactions(rows, value="qty", binary=False))
+    plain = MRF.paper().fit(rows)
+    with pytest.raises(DataError, match=r"histories were read with the defaults.*\*\*model\.reading_"):
+        rated.recommend(history=read_interactions(rows), k=1)
+    with pytest.raises(DataError, match="training data with the defaults"):
+        plain.recommend(history=read_interactions(rows, value="qty", binary=False), k=1)
+    alike = read_interactions(rows.rename({"user": "who"}), user="who", value="qty", **rated.reading_)
+    assert len(rated.recommend(history=alike, k=1)) == 2

@@ -26,7 +26,7 @@ from mrfrec.engines import devices
 from mrfrec.engines.gpu import accelerator, dense, ranking, rows, sparse
 from mrfrec.engines.gpu.device import computing_on
 from mrfrec.engines.local import LocalEngine
-from mrfrec.models import linear
+from mrfrec.fitted import linear
 
 from conftest import random_matrix
 

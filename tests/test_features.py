@@ -595,3 +595,13 @@ def test_the_nightly_job_reads_features(shop: Path, tmp_path: Path) -> None:
     assert len(model.items_) == 120
     assert model.features_ is not None
     assert set(model.features_.columns) == {"brand"}
+
+
+def test_an_item_whose_rows_differ_is_refused() -> None:
+    table = pl.DataFrame({"item": ["a", "a", "b", "c", "d"], "kind": ["x", None, "x", "y", "y"]})
+    assert read_item_features(table).items.take(np.arange(4)) == ["a", "b", "c", "d"]
+    for cells in (["x", "y", "x", "y", "y"], [["x"], ["y"], ["x"], ["y"], ["y"]]):
+        with pytest.raises(
+            DataError, match="'kind' must have one value for each item; the rows of 'a' differ"
+        ):
+            read_item_features(table.with_columns(kind=pl.Series(cells)))

@@ -1,6 +1,7 @@
 """Processes that rewrite one model file: none loses what another has written."""
 
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -191,3 +192,11 @@ def test_the_hash_is_that_of_the_file_that_holds_the_model(folder: Path) -> None
     assert fitted.file_hash_ == ""
     fitted.save(folder / "new.mrf")
     assert fitted.file_hash_ == mrfrec.load(folder / "new.mrf").file_hash_
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_root_leaves_a_model_to_its_owner(folder: Path) -> None:
+    os.chown(folder / "m.mrf", 65534, 65534)
+    mrfrec.load(folder / "m.mrf").update(MORE).save(folder / "m.mrf", include_histories=True)
+    found = (folder / "m.mrf").stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (65534, 65534, 0o600)

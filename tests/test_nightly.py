@@ -162,6 +162,18 @@ def test_earlier_models_are_kept_up_to_a_number(folder: Path) -> None:
     assert [path.name for path in folder.glob("shop.*.mrf")] == ["shop.other.mrf"]
 
 
+def test_a_model_from_a_backup_is_kept_when_it_is_replaced_however_old_it_is(folder: Path) -> None:
+    for _ in range(3):
+        nightly.run(folder / "job.toml")
+    backup = (folder / "shop.mrf").read_bytes()
+    os.utime(folder / "shop.mrf", (1e9, 1e9))  # older than all that are kept
+    nightly.run(folder / "job.toml")
+    kept = sorted(folder.glob("shop.2*.mrf"))
+    assert len(kept) == 2
+    assert kept[0].name.startswith("shop.20010909T")
+    assert kept[0].read_bytes() == backup
+
+
 def test_people_are_not_for_everybody_unless_asked_for(folder: Path) -> None:
     names = ("shop.mrf", "shop.report.json", "shop.report.html")
     old = os.umask(0o022)  # of cron

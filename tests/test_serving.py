@@ -461,3 +461,36 @@ def _answers(url: str) -> bool:
         return httpx.get(url).status_code == 200
     except httpx.HTTPError:
         return False
+
+
+SWALLOWS = """
+import os, signal, sys
+from mrfrec.cli import main
+from mrfrec.service import served
+opened = served._opened
+
+def swallowing(*given):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000): pass
+    except KeyboardInterrupt:
+        pass
+    return opened(*given)
+
+if __name__ == "__main__":
+    served._opened = swallowing
+    main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_signal_to_stop_that_a_library_swallows_at_the_start_stops_all_the_same(
+    shop: Path, tmp_path: Path, workers: int
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SWALLOWS)
+    command = [sys.executable, str(script), "serve", str(shop), "--port", "0", "--workers", str(workers)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode in (0, 143), done.stderr
+    assert "Traceback" not in done.stderr

@@ -901,3 +901,11 @@ def test_reading_in_a_fork_of_a_process_that_has_read_is_refused(
     command = [sys.executable, "-W", "ignore", "-c", AFTER_A_FORK, argument]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout == f"{code}\n"
+
+
+def test_names_for_columns_that_the_first_line_has_already_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "events.csv"
+    path.write_text("user,item\n1,2\n1,3\n")
+    with pytest.raises(ParameterError, match=r"columns must be left out for .*first line has these names"):
+        read_interactions(path, columns=["user", "item"])
+    assert read_interactions(path).n_items == 2

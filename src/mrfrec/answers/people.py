@@ -12,7 +12,7 @@ from mrfrec.checks import warn
 from mrfrec.core.sparse import Rows
 from mrfrec.data.catalogue import Training
 from mrfrec.data.ids import Id, Ids, Texts, as_list, is_table
-from mrfrec.data.reading import LIMITS
+from mrfrec.data.reading import LIMITS, RULES
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.fitted.state import FittedState
 
@@ -210,10 +210,26 @@ def _people_of_table(table: Any, fitted: FittedState) -> People:
         rows = matrix_rows(table, items, "history")
         return People(Ids.range(len(rows)), None, rows)
     data = table if isinstance(table, Interactions) else read_histories(fitted, table)
+    _check_alike(data, fitted.rules)
     pairs = data.matrix.tocoo()
     places, unknown = find_ids(data.items, items, "item", "history")
     rows = rows_of_pairs(pairs.coords[0], places[pairs.coords[1]], pairs.data, data.n_users, items)
     return People(data.users, None, rows, data.library, unknown)
+
+
+def _check_alike(data: "Interactions", rules: Mapping[str, Any]) -> None:
+    """Refuse histories that were read by other rules than the training data: their values mean others."""
+    if data.origin is None:
+        return
+    of_rows = {*RULES} - {*LIMITS, "min_value"}  # the rules that say what a pair counts
+    was, now = (
+        {name: x for name, x in each.items() if name in of_rows} for each in (rules, data.origin.rules)
+    )
+    if was != now:
+        raise DataError(
+            f"the histories were read with {now or 'the defaults'}, the training data with "
+            f"{was or 'the defaults'}. Read them alike: read_interactions(…, **model.reading_)."
+        )
 
 
 def matrix_rows(matrix: object, items: Ids, name: str) -> Rows:

@@ -20,8 +20,9 @@ def writing(
 ) -> Iterator[Path]:
     """Yield a new file beside `path`, which replaces it at the end, or is removed after an error.
 
-    It gets the mode `mode`; by default that of the old file, or the usual one of new files. `check` is called
-    immediately before the old file is replaced, and may raise.
+    It gets the owner of the old file, if this user may give it, and the mode `mode`; by default that of the
+    old file, or the usual one of new files. `check` is called immediately before the old file is replaced,
+    and may raise.
 
     Until then an old file of that name stays as it was, whatever happens: an error, a full disk, Ctrl-C.
     What a killed writer has left behind is removed by the next one. Write the new file in place: if it is
@@ -33,6 +34,8 @@ def writing(
             mode = (target if target.exists() else temporary).stat().st_mode & 0o777
         try:
             yield temporary
+            if target.exists():
+                keep_owner(target, temporary)
             temporary.chmod(mode)
             _flush(temporary, os.O_RDWR)
         except OSError as error:
@@ -44,6 +47,14 @@ def writing(
         temporary.replace(target)
         with suppress(OSError):  # not every file system can flush a folder
             _flush(target.parent, os.O_RDONLY)
+
+
+def keep_owner(old: Path, new: Path) -> None:
+    """Give a new file the owner of the one it replaces, where this user may: root, for somebody else."""
+    owner = old.stat()
+    if (owner.st_uid, owner.st_gid) != (new.stat().st_uid, new.stat().st_gid):
+        with suppress(PermissionError):
+            os.chown(new, owner.st_uid, owner.st_gid)
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:

@@ -158,10 +158,29 @@ def _table(
         name: _column([batch[role] for batch in batches], f"{first.name}, column {name!r}")
         for role, name in roles.items()
     }
+    _check_that_rows_agree(first.name, rows.items.ids, place, {name: found[name] for name in kinds})
     titles = None
     if title is not None and found[title].dtype != pl.List:
         titles = first_titles(len(rows.items.ids), zip(place.tolist(), found[title], strict=True))
     return _FeatureTable(first.name, rows.items.ids, place, found, kinds, titles)
+
+
+def _check_that_rows_agree(
+    table: str, items: Ids, place: npt.NDArray[np.int32], columns: Mapping[str, pl.Series]
+) -> None:
+    """Refuse an item whose rows differ: which of them counts, and whether all do, nobody has said."""
+    if len(place) == len(items):
+        return
+    for name, cells in columns.items():
+        texts = cells.list.join("|", ignore_nulls=True) if cells.dtype == pl.List else cells
+        filled = pl.DataFrame({"item": place, "cell": texts}).filter(pl.col("cell").fill_null("") != "")
+        different = filled.unique()["item"]
+        if (repeated := different.filter(different.is_duplicated())).len():
+            item = items[int(repeated.min())]  # type: ignore[arg-type]
+            raise DataError(
+                f"{table}, column {name!r} must have one value for each item; the rows of {item!r} differ. "
+                'Put several values into one cell, such as "Action|Comedy".'
+            )
 
 
 def _kinds(columns: FeatureColumns | None) -> dict[str, Kind | None] | None:

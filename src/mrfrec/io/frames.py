@@ -232,6 +232,9 @@ def check_target(path: str | PathLike[str] | Staging, form: str | None, table: s
             raise ParameterError("table", "the name of a table, with a database", table)
         parse_table(table)
         return
+    if not isinstance(path, str | PathLike):
+        rule = "the name of a file, or the URL of a database such as sqlite:///shop.db"
+        raise ParameterError("path", rule, type(path).__name__)
     refuse_url(path)
     if table is not None:
         rule, advice = "None with a file", "Tables are in databases, such as postgresql://host/shop."

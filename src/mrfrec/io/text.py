@@ -39,6 +39,9 @@ def open_text(path: Path, label: str, separator: str | None, columns: list[str] 
     if columns is not None and len(columns) < len(header):
         rule = f"a name for each of the {len(header)} columns of {label}"
         raise ParameterError("columns", rule, columns, f"Line 1: {head[:300]}")
+    if columns is not None and header == columns[: len(header)]:
+        rule = f"left out for {label}, whose first line has these names already"
+        raise ParameterError("columns", rule, columns)
     names = columns or header
     # A name that occurs twice cannot be asked for, but must not keep the others from being used.
     times = Counter(names)

@@ -28,7 +28,7 @@ from mrfrec.evaluation.protocol import fit_and_measure
 from mrfrec.evaluation.splits import by_hash
 from mrfrec.fitted.measured import Measured
 from mrfrec.io.artifact import check_unchanged
-from mrfrec.io.atomic import writing
+from mrfrec.io.atomic import keep_owner, writing
 from mrfrec.io.databases import database_file, is_database, redacted
 from mrfrec.io.features import read_item_features
 from mrfrec.io.frames import check_place
@@ -308,6 +308,8 @@ class _Night:
             notes = {**noted, "fit_seconds": self.record["seconds"]["fit"]}
             mode = publish.permissions or (0o600 if publish.histories else None)
             model.save(new, include_histories=publish.histories, notes=notes, mode=mode)
+            if target.exists():
+                keep_owner(target, new)
             kept = _copy(target, earlier)
             self.report.write()  # with the numbers, for the case that the process is killed just now
             check_unchanged(target, [self.seal])
@@ -316,7 +318,7 @@ class _Night:
             earlier.replace(kept)
         new.replace(target)
         _log.info("wrote %s", publish.model)
-        _remove_old(target, publish.keep)
+        _remove_old(target, publish.keep, kept)
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -351,8 +353,10 @@ def _copy(target: Path, earlier: Path) -> Path | None:
     return target.with_name(f"{target.stem}.{written:%Y%m%dT%H%M%S.%fZ}{target.suffix}")
 
 
-def _remove_old(target: Path, keep: int) -> None:
-    old = sorted(target.parent.glob(f"{escape(target.stem)}.{'[0-9]' * 8}T*Z*{escape(target.suffix)}"))
+def _remove_old(target: Path, keep: int, latest: Path | None) -> None:
+    """Remove all but so many earlier models; `latest` was replaced just now, however old it is."""
+    found = target.parent.glob(f"{escape(target.stem)}.{'[0-9]' * 8}T*Z*{escape(target.suffix)}")
+    old = sorted(found, key=lambda path: (path == latest, path))
     for path in old[: max(len(old) - keep, 0)]:
         with suppress(OSError):  # another user's file, perhaps: the new model is published all the same
             path.unlink()

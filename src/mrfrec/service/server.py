@@ -26,6 +26,7 @@ from mrfrec.service.settings import ServiceSettings
 
 _log = logging.getLogger("mrfrec.service")
 
+_TO_STOP = (signal.SIGINT, signal.SIGTERM)
 _BACKLOG = 2048  # connections that wait to be accepted
 _SECONDS_TO_STOP = 10  # for requests under way when the service is told to stop
 _SECONDS_OF_SILENCE = 30  # that a worker may give no sign of life, as when it starts, before it is replaced
@@ -96,14 +97,16 @@ def serve(
         "timeout_graceful_shutdown": _SECONDS_TO_STOP, "timeout_worker_healthcheck": _SECONDS_OF_SILENCE,
     }  # fmt: skip
     # A model that cannot be opened is an error of the command, before anybody can connect.
-    with _bound(host, port) if uds is None else _bound_at(expanded(uds)) as listening, LocalEngine(threads=1):
+    place = _bound(host, port) if uds is None else _bound_at(expanded(uds))
+    with _noting_signals() as told, place as listening, LocalEngine(threads=1):
         if workers == 1:
             app = make()
             _prepare_process(app, settings.drain)
+            app.state.on_start.append(lambda: signal.raise_signal(told[0]) if told else None)
             _listen(listening)
             # The server raises the signal that has stopped it once more in the end, for other listeners.
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, lambda *_: None)
+            for number in _TO_STOP:
+                signal.signal(number, lambda number, _: told.append(number))
             uvicorn.Server(uvicorn.Config(app, **options)).run([listening])
             return
         ServedModels(paths, default, split, salt=salt)
@@ -111,7 +114,32 @@ def serve(
         options["loop"] = partial(Loop, connections, Shares())
         with shared_folder(workers, len(paths)):
             worker = partial(_worker, make, settings.drain, prepare)
-            _supervise(uvicorn.Config(worker, factory=True, workers=workers, **options), [listening])
+            _supervise(uvicorn.Config(worker, factory=True, workers=workers, **options), [listening], told)
+
+
+@contextmanager
+def _noting_signals() -> Iterator[list[int]]:
+    """Yield a list of the signals that have told this process to stop; SIGHUP waits until it can be heard.
+
+    What a signal raises while the service starts may be swallowed by a library, in a callback.
+    """
+    told: list[int] = []
+    before = {number: signal.getsignal(number) for number in _TO_STOP}
+
+    def note(number: int, frame: Any) -> None:
+        told.append(number)
+        handler = before[signal.Signals(number)]
+        assert callable(handler)
+        handler(number, frame)
+
+    for number, handler in before.items():
+        if callable(handler):
+            signal.signal(number, note)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+    try:
+        yield told
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _listen(listening: socket.socket) -> None:
@@ -120,11 +148,11 @@ def _listen(listening: socket.socket) -> None:
     _log.info("listening at %s", _url(listening))
 
 
-def _supervise(config: Any, sockets: list[socket.socket]) -> None:
+def _supervise(config: Any, sockets: list[socket.socket], told: list[int]) -> None:
     """Run workers until told to stop; a worker that dies is replaced, SIGHUP is passed on to all.
 
-    SIGHUP is blocked here, but for a moment in each round, and so in the workers until they can hear it:
-    while they start, it would end them.
+    `told` are the signals that came before. SIGHUP is blocked here, but for a moment in each round, and so
+    in the workers until they can hear it: while they start, it would end them.
     """
     from uvicorn.supervisors import Multiprocess
 
@@ -154,11 +182,9 @@ def _supervise(config: Any, sockets: list[socket.socket]) -> None:
                 each.close()
             super().terminate_all()
 
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
-    try:
-        Supervisor(config, sockets).run()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    supervisor = Supervisor(config, sockets)  # which hears signals from now on
+    if not told:
+        supervisor.run()
 
 
 def _end_of(process: Any) -> str:
