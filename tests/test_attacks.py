@@ -18,7 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import numpy as np
@@ -381,7 +383,7 @@ CHUNKS = b"POST /v1/recommend HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\
     "request_of",
     [
         lambda size: HEAD + b"X: " + b"a" * size + b"\r\nConnection: close\r\n\r\n",
-        lambda size: HEAD + b"X: a\r\n" * (size // 6) + b"Connection: close\r\n\r\n",
+        lambda size: HEAD + (b"X: " + b"a" * 515 + b"\r\n") * (size // 520) + b"Connection: close\r\n\r\n",
         lambda size: b"GET /%b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % (b"a" * size),
     ],
     ids=["header", "headers", "path"],
@@ -391,7 +393,58 @@ def test_head_of_a_request_has_at_most_64_kb(shop: Path, request_of: Any) -> Non
         assert raw(url, request_of(65_000)).split()[1] in (b"200", b"404")
         found = raw(url, request_of(66_000))
     assert found.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
-    assert json.loads(found.partition(b"\r\n\r\n")[2])["detail"].endswith("at most 65,536 bytes.")
+    assert json.loads(found.partition(b"\r\n\r\n")[2])["detail"].endswith(
+        "at most 65,536 bytes and 256 headers."
+    )
+
+
+def test_tiny_headers_and_chunks_are_few(shop: Path) -> None:
+    chunked = b"POST /v1/recommend HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+    chunked += b"Content-Type: application/json\r\nConnection: close\r\n\r\n"
+    with serving(create_app(shop), http=partial(Connection, Connections())) as url:
+        assert raw(url, HEAD + b"a:\r\n" * 12_500 + b"\r\n").startswith(b"HTTP/1.1 431 ")
+        body = [b"1\r\n%b\r\n" % letter for letter in (b"{", *[b" "] * 4000, b"}")]
+        assert raw(url, chunked + b"".join(body) + b"0\r\n\r\n").startswith(b"HTTP/1.1 422 ")
+        assert raw(url, chunked + b"1\r\n \r\n" * 5000).startswith(b"HTTP/1.1 413 ")
+
+
+def test_bodies_to_open_addresses_take_no_room_from_others(shop: Path) -> None:
+    app = create_app(shop, settings=ServiceSettings(max_body=100_000))
+    with ExitStack() as stack:
+        url = stack.enter_context(serving(app, http=partial(Connection, Connections())))
+        for path in (b"/health", b"/ready", b"/metrics"):
+            head = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" % path
+            assert raw(url, head).startswith(b"HTTP/1.1 413 ")
+        # Sixteen large bodies that never end, and yet a small request has room.
+        large = b"POST /v1/recommend HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + b" " * 99_999
+        for _ in range(16):
+            stack.enter_context(sent(url, large))
+        time.sleep(0.5)
+        found = httpx.post(f"{url}/v1/recommend", json={"history": ["milk"], "k": 1})
+        assert found.status_code == 200
+        assert httpx.post(f"{url}/v1/recommend", content=b" " * 90_000).status_code in (413, 415, 503)
+
+
+def test_address_with_a_line_break_is_refused(shop: Path) -> None:
+    with serving(create_app(shop)) as url:
+        for path in ("/v1/models/shop/reload%0A", "/v1/models/shop%2Freload%0A", "/health%0D"):
+            assert httpx.post(url + path).status_code == 400
+
+
+@pytest.mark.parametrize("waiting", [0, 1000])
+def test_silent_connection_is_cut_off_where_its_client_takes_nothing(waiting: int) -> None:
+    """Closing waits until all is sent, which over a Unix socket such a client never lets happen."""
+    ended: list[str] = []
+    transport = SimpleNamespace(
+        get_write_buffer_size=lambda: waiting, is_closing=lambda: False,
+        abort=lambda: ended.append("abort"), close=lambda: ended.append("close"),
+    )  # fmt: skip
+    connection: Any = Mock(transport=transport)
+    connections = Connections()
+    connections.note_silence(connection, has_begun=False)
+    assert connections.make_room()
+    Connection.timeout_keep_alive_handler(connection)
+    assert ended == (["abort"] if waiting else ["close"]) * 2
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,8 @@ def _check_headers(scope: Message, info: RequestInfo) -> None:
                 raise ProblemError(400, f"a request must have only one header {name.decode()}.")
     if b"host" not in info.headers and scope["http_version"] == "1.1":
         raise ProblemError(400, "a request of HTTP/1.1 must have the header host.")
+    if not info.path.isprintable():  # a line break at its end would be passed over
+        raise ProblemError(400, "the address of a request must have no control characters.")
     raw = scope.get("raw_path")
     if info.path.endswith("/reload") and raw is not None and _RELOAD.fullmatch(raw) is None:
         raise ProblemError(400, "the address of a reload must have only the name of the model encoded by %.")

@@ -31,6 +31,7 @@ from mrfrec.service.served import ServedModels
 from mrfrec.service.settings import ServiceSettings
 
 _MOST_LOOKUPS = 16  # pages, and lookups of the API, that wait or are answered
+_MOST_SCRAPES = 4  # of the metrics, which wait or are under way
 _TYPES = ("constrained-int", "str", "Used")  # of an item of a history, in the paths of errors
 
 _log = logging.getLogger("mrfrec.service")
@@ -109,7 +110,7 @@ def create_app(
     app.add_middleware(
         RequestLog, settings=settings, metrics=metrics, load=load, begin=watch, error_response=error_response
     )
-    looks = WorkQueue(_MOST_LOOKUPS, settings.seconds)
+    looks, scrapes = (WorkQueue(most, settings.seconds) for most in (_MOST_LOOKUPS, _MOST_SCRAPES))
     app.include_router(create_router(served, settings, metrics, looks))
     app.include_router(create_pages(served, looks))
 
@@ -130,7 +131,7 @@ def create_app(
 
     @app.get("/metrics", summary="Metrics for Prometheus", include_in_schema=False)
     async def show_metrics() -> Response:
-        return Response(metrics.render(), media_type=CONTENT_TYPE)
+        return Response(await scrapes.run_in_thread(metrics.render), media_type=CONTENT_TYPE)
 
     async def answer_error(request: Request, error: Exception) -> Response:
         return error_response(request, _problem_of(request, error))

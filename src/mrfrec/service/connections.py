@@ -15,6 +15,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from mrfrec.service.problems import ProblemError, busy
 
 _MOST_HEAD = 65_536  # bytes of the head of a request
+_MOST_HEADERS = 256  # each of which, like each chunk of a body, takes some microseconds of the event loop
+_MOST_CHUNKS = 4096  # of a body
 _MOST_PIPELINED = 256  # requests that wait for the answers to earlier ones of their connection
 _MOST_OPEN = 10_000  # connections of a process; each takes some kilobytes
 _LEAST_OPEN = 16
@@ -77,7 +79,7 @@ class Connections:
         )  # fmt: skip
         for silent in (self._heads, self._idle):
             if silent:
-                silent.popitem(last=False)[0].transport.close()
+                _end_now(silent.popitem(last=False)[0].transport)
                 return True
         return False
 
@@ -137,6 +139,14 @@ def _most_open(count: int) -> int:
     return max(_LEAST_OPEN, min(_MOST_OPEN, limit + count - len(list(Path("/dev/fd").iterdir())) - _SPARE))
 
 
+def _end_now(transport: asyncio.Transport) -> None:
+    """Close a connection without waiting for a client that takes no more of its answers."""
+    if transport.get_write_buffer_size():
+        transport.abort()
+    else:
+        transport.close()
+
+
 class Connection(HttpToolsProtocol):
     """A connection of uvicorn whose client must send heads in time and of some size, and take its answers.
 
@@ -151,7 +161,7 @@ class Connection(HttpToolsProtocol):
         self._end: asyncio.TimerHandle | None = None
         self._problem: ProblemError | None = None  # that ends the connection
         self._is_head = False  # whether a head has begun and is not complete
-        self._head_size = 0
+        self._head_size = self._headers = self._chunks = 0
         self._unfinished = 0  # bytes since the last of them that completed a head or a piece of a body
         connections.add(self)
 
@@ -167,12 +177,13 @@ class Connection(HttpToolsProtocol):
             self.end(_too_large())
 
     def on_message_begin(self) -> None:
-        self._is_head, self._head_size = True, 0
+        self._is_head, self._head_size, self._headers, self._chunks = True, 0, 0, 0
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_size += len(name) + len(value) + 4  # with a colon, a space and the end of the line
-        if self._head_size > _MOST_HEAD:
+        self._headers += 1
+        if self._head_size > _MOST_HEAD or self._headers > _MOST_HEADERS:
             self._problem = _too_large()
             raise self._problem
         if self._is_head:  # else it is a trailer, after a body, which must not pass for a header
@@ -188,6 +199,12 @@ class Connection(HttpToolsProtocol):
             raise self._problem
         self._all.note_request(self)
         super().on_headers_complete()
+
+    def on_chunk_header(self) -> None:
+        self._chunks += 1
+        if self._chunks > _MOST_CHUNKS:
+            self._problem = ProblemError(413, f"a body must have at most {_MOST_CHUNKS:,} chunks.")
+            raise self._problem
 
     def on_body(self, body: bytes) -> None:
         self._unfinished = 0
@@ -227,6 +244,10 @@ class Connection(HttpToolsProtocol):
         else:
             self.transport.close()
 
+    def timeout_keep_alive_handler(self) -> None:
+        if not self.transport.is_closing():
+            _end_now(self.transport)
+
     def pause_writing(self) -> None:
         super().pause_writing()
         self._end = asyncio.get_running_loop().call_later(self._all.write_seconds, self._cut_off)
@@ -245,9 +266,11 @@ class Connection(HttpToolsProtocol):
             self._end.cancel()
 
     def _cut_off(self) -> None:
-        _log.warning("a connection ends: its client takes no more of its answers")
+        self._all.warn("a connection ends: its client takes no more of its answers")
         self.transport.abort()
 
 
 def _too_large() -> ProblemError:
-    return ProblemError(431, f"the head of a request must have at most {_MOST_HEAD:,} bytes.")
+    return ProblemError(
+        431, f"the head of a request must have at most {_MOST_HEAD:,} bytes and {_MOST_HEADERS} headers."
+    )

@@ -60,6 +60,8 @@ def read_keys(path: "str | PathLike[str]") -> tuple[Key, ...]:
         name, role, digest = found.groups()
         if name in keys:
             raise DataError(f"{path}, line {number}: there is another key with the name {name}.")
+        if bytes.fromhex(digest) == _digest(b""):
+            raise DataError(f"{path}, line {number}: this is the hash of an empty key, which everybody has.")
         keys[name] = Key(name, role, bytes.fromhex(digest))
     if not 1 <= len(keys) <= _MOST:
         raise DataError(f"{path} must have 1 to {_MOST:,} keys; it has {len(keys):,}. mrfrec key makes one.")

@@ -240,11 +240,12 @@ class RequestLimits:
         is_bounded, held, places = info.path not in _UNBOUNDED, 0, 0
 
         def hold(size: int) -> None:
-            """Count bytes that are held until the request ends."""
+            """Count bytes that are held until the request ends; small requests have a second room."""
             nonlocal held
             held += size
             self._load.held += size
-            if self._load.held > _HELD_BODIES * self._settings.max_body:
+            rooms = 2 if held <= LARGE_BODY else 1
+            if self._load.held > rooms * _HELD_BODIES * self._settings.max_body:
                 raise _NoRoomError
 
         def take(count: int) -> None:
@@ -280,6 +281,8 @@ class RequestLimits:
             self._check_access(scope, info)
             self._check_room(is_bounded)
             if not info.is_read:
+                if not is_bounded:  # everybody may ask there, and hold no bytes
+                    raise ProblemError(413, "a request to this address must have no body.")
                 info.body = await self._read(info, receive, hold)
                 self._check_room(is_bounded)
             take(int(is_bounded))
