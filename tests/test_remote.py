@@ -121,7 +121,7 @@ def test_what_cannot_be_fetched_is_named_without_secrets(web: str) -> None:
         ("s3://bucket/none.parquet", "there is no such file"),
         ("s3://bucket/none.csv", "there is no such file"),
         ("s3://bucket/none/*.parquet", "there is no such file"),
-        ("https://me:hunter2@host/x.csv?signature=hunter2", "https:// is not known.* Fetch the file"),
+        ("https://me:hunter2@host/x.csv?signature=hunter2", "https:// is not known.* Save a file here first"),
         ("mysql://me:hunter2@host/shop", "^mysql://host/shop: mysql:// is not known.*postgresql, sqlite"),
         ("s3://bucket/x", "cannot tell the format"),
     ):
