@@ -115,8 +115,10 @@ class FittedState:
     @cached_property
     def training(self) -> Training | None:
         """The training users and their histories, which a file may leave out."""
-        if self.source is None or callable(self.source):
-            return None if self.source is None else self.source()
+        if self.source is None:
+            return None
+        if callable(self.source):
+            return self.source()
         data = self.source
         return Training(data.users, Rows.of(data.matrix), data.library, data.origin)
 
