@@ -25,7 +25,7 @@ import numpy.typing as npt
 import torch
 
 from experiments.dense_training import DEPTH, Course, Verdict, dense, questions, train
-from mrfrec.core.sparse import Rows
+from mrfrec.core.rows import Rows
 from mrfrec.engines.devices import chosen_device
 from mrfrec.models.baselines.autoencoders import CDAE, Autoencoder, MultDAE, MultVAE
 from mrfrec.models.baselines.networks import DeviceRows, ranked

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mrfrec.core.sparse import Rows
+from mrfrec.core.rows import Rows
 from mrfrec.models.baselines.autoencoders import Autoencoder
 from mrfrec.models.baselines.networks import Weights, _initial, seed_of
 

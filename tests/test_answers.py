@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec import MRF, DataError, Interactions, MrfrecWarning, ParameterError, load, read_interactions
-from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.data.catalogue import because_text
 from mrfrec.models.registry import build
 

@@ -22,7 +22,7 @@ from mrfrec import (
     ParameterError,
     load,
 )
-from mrfrec.core.sparse import Rows
+from mrfrec.core.rows import Rows
 from mrfrec.evaluation import leave_out
 from mrfrec.models import CDAE, MultDAE, MultVAE
 from mrfrec.models.baselines import networks

@@ -21,7 +21,7 @@ from mrfrec import (
 )
 from mrfrec.answers.selection import rank
 from mrfrec.core.low_rank import leading_directions
-from mrfrec.core.sparse import Rows
+from mrfrec.core.rows import Rows
 from mrfrec.engines import devices
 from mrfrec.engines.gpu import accelerator, dense, ranking, rows, sparse
 from mrfrec.engines.gpu.device import computing_on

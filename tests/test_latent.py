@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec.answers import selection
-from mrfrec.core.sparse import Rows
+from mrfrec.core.rows import Rows
 from mrfrec.fitted import scorers
 from mrfrec.models import MultDAE
 

@@ -15,7 +15,7 @@ from mrfrec.answers.selection import top_k
 from mrfrec.core import lanczos
 from mrfrec.core.lanczos import basis_size
 from mrfrec.core.low_rank import LowRank, leading_directions
-from mrfrec.core.sparse import Rows
+from mrfrec.core.rows import Rows
 from mrfrec.engines.local import LocalEngine
 from mrfrec.fitted.scorers import Base, LowRankScorer, Selection, WeightScorer
 from mrfrec.models import EASE

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec import MRF, DataError, MemoryPlanError, NotFittedError, ParameterError
-from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.evaluation import protocol
 from mrfrec.evaluation.protocol import Comparison, compare, evaluate, fit_and_measure
 from mrfrec.evaluation.splits import Questions, Split, leave_out

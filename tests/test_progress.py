@@ -21,10 +21,10 @@ from typer.testing import CliRunner
 
 import mrfrec
 from mrfrec import MRF
+from mrfrec.bars import Clock, showing
 from mrfrec.cli.app import app
 from mrfrec.core import costs
 from mrfrec.core.engine import WORDS
-from mrfrec.core.progress import Clock, showing
 from mrfrec.evaluation import compare, given
 from mrfrec.io.frames import writing_rows
 from mrfrec.models.mrf import measuring

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from mrfrec import MRF, Interactions, MrfrecWarning
 from mrfrec.answers import selection
-from mrfrec.core.sparse import Rows
+from mrfrec.core.rows import Rows
 from mrfrec.fitted import scorers
 from mrfrec.models.registry import build
 

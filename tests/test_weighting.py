@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mrfrec import MRF, DataError, Interactions, MrfrecError, MrfrecWarning, read_interactions
 from mrfrec.data import pairs
-from mrfrec.data.reading import ReadingOptions
+from mrfrec.data.reading_options import ReadingOptions
 from mrfrec.io import batches, row_reader
 from mrfrec.io.tables import read_events
 

@@ -17,7 +17,7 @@ from mrfrec.answers.filters import Filters
 from mrfrec.answers.people import People
 from mrfrec.answers.question import Question
 from mrfrec.answers.recommending import as_table, check_question, ranked
-from mrfrec.core.engine import Progress
+from mrfrec.core.progress import Progress
 from mrfrec.errors import ParameterError
 from mrfrec.fitted.state import FittedState, Runtime
 from mrfrec.io.atomic import file_path, writing

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from mrfrec.answers.people import People, UnknownIds, find_ids, rows_of_pairs
 from mrfrec.answers.question import ItemFilter
 from mrfrec.checks import warn
-from mrfrec.core.sparse import Rows
+from mrfrec.core.rows import Rows
 from mrfrec.data.ids import Id, Ids, as_list
 from mrfrec.errors import ParameterError
 from mrfrec.fitted.scorers import items_of

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import warn
-from mrfrec.core.sparse import Rows
+from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Training
 from mrfrec.data.ids import Id, Ids, Texts, as_list, is_table
-from mrfrec.data.reading import LIMITS, RULES
+from mrfrec.data.reading_options import LIMITS, RULES
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.fitted.state import FittedState
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from mrfrec.answers.people import people_of
 from mrfrec.answers.question import check_novelty
-from mrfrec.core.sparse import Rows
+from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Contribution
 from mrfrec.data.ids import Id
 from mrfrec.errors import DataError, ParameterError

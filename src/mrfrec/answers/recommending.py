@@ -12,7 +12,7 @@ from mrfrec.data.catalogue import RECOMMENDATION_COLUMNS, Columns, Recommendatio
 from mrfrec.fitted.state import FittedState, Runtime
 
 if TYPE_CHECKING:
-    from mrfrec.core.engine import Progress
+    from mrfrec.core.progress import Progress
 
 Form = Literal["parquet", "csv", "jsonl"] | None
 

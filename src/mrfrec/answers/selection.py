@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.core.sparse import Rows
+from mrfrec.core.rows import Rows
 from mrfrec.fitted.scorers import (
     FEW,
     Base,

@@ -13,7 +13,7 @@ from mrfrec.data.ids import Id, as_list, is_table
 from mrfrec.fitted.state import FittedState
 
 if TYPE_CHECKING:
-    from mrfrec.core.engine import Progress
+    from mrfrec.core.progress import Progress
 
 _ITEMS_AT_ONCE = 1024  # whose neighbors are written as one batch
 

@@ -14,14 +14,14 @@ from mrfrec import datasets
 from mrfrec.checks import counted
 from mrfrec.cli import note
 from mrfrec.cli.options import Features, Folder, Measuring, ReadingMeasured
-from mrfrec.data.reading import LIMITS
+from mrfrec.data.reading_options import LIMITS
 from mrfrec.datasets.registry import DATA_SETS, EMBEDDED
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import check_writable, refuse_own_input
 from mrfrec.io.databases import redacted
 
 if TYPE_CHECKING:
-    from mrfrec.core.engine import Progress
+    from mrfrec.core.progress import Progress
     from mrfrec.data.events import Events
     from mrfrec.evaluation.report import Report
     from mrfrec.evaluation.splits import Split

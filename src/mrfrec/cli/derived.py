@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
 from typer import Option
 
-from mrfrec.data import reading
+from mrfrec.data import reading_options
 from mrfrec.errors import ParameterError
 
 _PACKAGE = Path(__file__).parents[1]
@@ -120,7 +120,7 @@ def _descriptions(docstring: str) -> dict[str, str]:
 def _type_of(declared: Declared) -> tuple[Any, str | None, Callable[[Any], Any]]:
     """Return the type of an option, the word for its value, and how the value is converted."""
     first, *others = declared.kinds
-    alias = getattr(reading, first, None)
+    alias = getattr(reading_options, first, None)
     if first == "bool":
         return bool, None, bool
     if first.startswith("Literal["):

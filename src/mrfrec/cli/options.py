@@ -8,7 +8,7 @@ import typer
 from typer import Argument
 
 from mrfrec.cli.derived import Derived, takes_options
-from mrfrec.data.reading import RULES
+from mrfrec.data.reading_options import RULES
 from mrfrec.errors import ParameterError
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mrfrec.bars import showing
 from mrfrec.cli import note, written
-from mrfrec.core.engine import Progress
-from mrfrec.core.progress import showing
+from mrfrec.core.progress import Progress
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import writing

@@ -27,8 +27,8 @@ from mrfrec.core.kernels.pattern import columns_with_diagonal
 from mrfrec.core.memory import Budget
 from mrfrec.core.pattern import Pattern
 from mrfrec.core.plan import TRANSPOSE_PARTS
+from mrfrec.core.rows import Rows
 from mrfrec.core.schedule import Schedule
-from mrfrec.core.sparse import Rows
 from mrfrec.core.statistics import Statistics, not_positive_definite, transposed
 
 _PER_MEMBER, _PER_KIND = 8, 20  # bytes an item, and a kind, of a block takes beside its part of XᵀX

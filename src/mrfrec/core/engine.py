@@ -16,17 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core.memory import Budget
+from mrfrec.core.progress import Progress
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
-
-Progress = Callable[[str, int, int], None]
-"""Called as `progress(stage, done, total)`, always from the thread that made the call.
-
-`stage` says in words what is being done. `done` of `total` is how much of the whole call is done, in units
-that take about the same time each; 0 as the total says that it is not known. `done` never falls, and the last
-report has all of it done. `total` may change when the call learns how much there is to do.
-"""
 
 WORDS = {
     "measure": "measuring parameters",

@@ -17,7 +17,7 @@ from mrfrec.core.engine import Engine, Floats
 from mrfrec.core.low_rank import LowRank, leading_directions
 from mrfrec.core.memory import release_freed
 from mrfrec.core.plan import Plan, Settings, Sizes, decide
-from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.core.statistics import Statistics
 from mrfrec.errors import MemoryPlanError
 

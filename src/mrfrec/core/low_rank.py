@@ -17,7 +17,7 @@ import numpy as np
 
 from mrfrec.core import lanczos
 from mrfrec.core.engine import Array, Engine, Floats
-from mrfrec.core.sparse import CheckSpan
+from mrfrec.core.rows import CheckSpan
 
 if TYPE_CHECKING:
     import scipy.sparse as sp

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import counted
-from mrfrec.core.sparse import Rows
+from mrfrec.core.rows import Rows
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Id, Ids, Texts, positions_in
 from mrfrec.data.provenance import Origin

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from mrfrec.checks import in_words
 from mrfrec.data.ids import Ids
-from mrfrec.data.reading import LIMITS, ReadingOptions
+from mrfrec.data.reading_options import LIMITS, ReadingOptions
 from mrfrec.errors import DataError
 
 

@@ -13,7 +13,7 @@ from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import check_writable, expanded, writing
 
 if TYPE_CHECKING:
-    from mrfrec.core.engine import Progress
+    from mrfrec.core.progress import Progress
     from mrfrec.data.events import Events
     from mrfrec.data.features import ItemFeatures
     from mrfrec.data.interactions import Interactions

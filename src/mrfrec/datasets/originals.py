@@ -8,7 +8,7 @@ from typing import IO, Any
 import numpy as np
 import polars as pl
 
-from mrfrec.core.engine import Progress
+from mrfrec.core.progress import Progress
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids, Texts, positions_in
 from mrfrec.datasets.files import original_files

@@ -19,8 +19,9 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from mrfrec.checks import missing_extra
-from mrfrec.core.engine import Engine, Progress, split_evenly
+from mrfrec.core.engine import Engine, split_evenly
 from mrfrec.core.memory import Budget, human_bytes
+from mrfrec.core.progress import Progress
 from mrfrec.engines.local import LocalEngine
 from mrfrec.errors import ClusterError, ParameterError
 

@@ -7,9 +7,9 @@ from mrfrec.checks import missing_extra
 from mrfrec.errors import MemoryPlanError, ParameterError
 
 if TYPE_CHECKING:
-    from mrfrec.core.engine import Progress
     from mrfrec.core.low_rank import LowRank
-    from mrfrec.core.sparse import DenseRows, Rows
+    from mrfrec.core.progress import Progress
+    from mrfrec.core.rows import DenseRows, Rows
     from mrfrec.engines.gpu.ranking import DeviceRanker
     from mrfrec.engines.local import LocalEngine
 

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from mrfrec.answers import selection
 from mrfrec.answers.people import people_of
+from mrfrec.bars import showing
 from mrfrec.checks import warn
-from mrfrec.core.engine import Progress
-from mrfrec.core.progress import part_of, shows_progress
-from mrfrec.core.sparse import Rows
+from mrfrec.core.progress import Progress, part_of
+from mrfrec.core.rows import Rows
 from mrfrec.data.ids import Ids
 from mrfrec.errors import DataError, MemoryPlanError, MrfrecError, ParameterError
 from mrfrec.evaluation import metrics as measures
@@ -86,7 +86,6 @@ class Comparison(Mapping[str, Evaluation]):
         return len(self.evaluations)
 
 
-@shows_progress
 def evaluate(
     model: Recommender,
     split: Split,
@@ -121,11 +120,11 @@ def evaluate(
     """
     if not isinstance(model, Recommender):
         raise ParameterError("model", "a model such as MRF()", model)
-    assert not isinstance(progress, bool)
-    return fit_and_measure(
-        model.unfitted(), split, metrics, name=name, ties=ties, progress=progress, reuse=reuse,
-        client=client,
-    )  # fmt: skip
+    with showing(progress) as report:
+        return fit_and_measure(
+            model.unfitted(), split, metrics, name=name, ties=ties, progress=report, reuse=reuse,
+            client=client,
+        )  # fmt: skip
 
 
 def fit_and_measure(
@@ -190,7 +189,6 @@ def warn_of_another_plan(model: Recommender, split: Split) -> None:
     )
 
 
-@shows_progress
 def measure(
     model: Recommender,
     questions: Questions,
@@ -204,7 +202,6 @@ def measure(
 
     Warns if the model was fitted to pairs that are to be guessed, as far as it has its histories.
     """
-    assert not isinstance(progress, bool)
     m = len(model.items_)
     check_type("questions", questions, Questions)
     if questions.shown.shape[1] != m or questions.items not in (None, model.items_):
@@ -216,7 +213,8 @@ def measure(
     wanted = parse_all(metrics, m)
     plan = getattr(model, "plan_", None)
     start = time.perf_counter()
-    ranked = rank(model, questions, max(metric.k for metric in wanted), ties=ties, progress=progress)
+    with showing(progress) as report:
+        ranked = rank(model, questions, max(metric.k for metric in wanted), ties=ties, progress=report)
     lists = measures.Lists(ranked, questions.targets, model.popularity_)
     values = {metric: metric.per_user(lists) for metric in wanted}
     return Evaluation(
@@ -279,7 +277,6 @@ def rank(
     return ranked
 
 
-@shows_progress
 def evaluate_new_items(
     model: Recommender,
     split: Split,
@@ -296,7 +293,6 @@ def evaluate_new_items(
     New items are in no history that the model is fitted to or shown, and all of them are to be guessed. The
     metrics have no more places than there are new items.
     """
-    assert not isinstance(progress, bool)
     if not isinstance(model, Recommender):
         raise ParameterError("model", "a model such as MRF()", model)
     changed, of_new = check_type("split", split, Split).with_new_items(share, seed=seed)
@@ -304,14 +300,14 @@ def evaluate_new_items(
     assert of_new.candidates is not None
     asked = parse_all(metrics, changed.training.n_items)
     wanted = within([str(metric) for metric in asked], int(of_new.candidates.sum()))
-    among_all = fit_and_measure(
-        fitted, changed, wanted, name=f"{name}, all items", ties=ties, progress=progress
-    )
+    with showing(progress) as report:
+        among_all = fit_and_measure(
+            fitted, changed, wanted, name=f"{name}, all items", ties=ties, progress=report
+        )
     among_new = measure(fitted, of_new, wanted, name=f"{name}, new items", ties=ties)
     return replace(among_new, split=changed.name), among_all
 
 
-@shows_progress
 def compare(
     models: "Mapping[str, Recommender] | Sequence[Recommender]",
     split: Split,
@@ -321,7 +317,6 @@ def compare(
     progress: "Progress | bool | None" = None,
 ) -> Comparison:
     """Evaluate several models on one split, for comparison user by user. The models are not changed."""
-    assert not isinstance(progress, bool)
     check_type("split", split, Split)
     named = dict(models) if isinstance(models, Mapping) else {model.call: model for model in models}
     if len(named) < 2 or len(named) < len(models):
@@ -329,7 +324,8 @@ def compare(
     for model in named.values():
         if isinstance(model, Recommender):
             model.check_ready()  # before any model is trained
-    return evaluate_each(named, split, metrics, ties=ties, progress=progress)
+    with showing(progress) as report:
+        return evaluate_each(named, split, metrics, ties=ties, progress=report)
 
 
 def evaluate_each(

@@ -19,7 +19,7 @@ import numpy as np
 
 from mrfrec import __version__
 from mrfrec.checks import check_number, warn
-from mrfrec.core.engine import Progress
+from mrfrec.core.progress import Progress
 from mrfrec.errors import DataError, MemoryPlanError, NumericalError, ParameterError
 from mrfrec.evaluation.grids import Parameters, plain
 from mrfrec.evaluation.metrics import DEFAULTS, Metric, parse_all, within

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
+from mrfrec.bars import showing
 from mrfrec.checks import check_flag
-from mrfrec.core.engine import Progress
-from mrfrec.core.progress import shows_progress
+from mrfrec.core.progress import Progress
 from mrfrec.errors import ParameterError
 from mrfrec.evaluation.grids import Parameters, axes_of, plain, ridges, scale_exponent
 from mrfrec.evaluation.protocol import Ties
@@ -22,7 +22,6 @@ _GAIN = 1.001  # by which the next place must be better to go there: less is cha
 _ROUNDS = 5  # over all axes, at most; one without a better value is the last
 
 
-@shows_progress
 def tune(
     split: Split,
     points: Iterable[Parameters],
@@ -61,21 +60,20 @@ def tune(
     client
         Fit each model on a cluster, as `Recommender.fit` does.
     """
-    assert not isinstance(progress, bool)
     wanted = list(points) if isinstance(points, Iterable) and not isinstance(points, Mapping) else []
     if not wanted or not all(isinstance(point, Mapping) for point in wanted):
         raise ParameterError("points", "a list of parameters such as grid(l2=[1, 3])", points)
-    run = Study(split, metric, model, fixed, minutes, study, improved, ties, machine, progress, client)
-    for point in wanted:  # refuse bad parameters before the first trial
-        build(run.model, {**run.fixed, **plain(point)})
-    run.wanted = len(wanted)
-    for run.done, point in enumerate(wanted):
-        if run.value_of(plain(point)) is None:
-            break
-    return run.finish()
+    with showing(progress) as report:
+        run = Study(split, metric, model, fixed, minutes, study, improved, ties, machine, report, client)
+        for point in wanted:  # refuse bad parameters before the first trial
+            build(run.model, {**run.fixed, **plain(point)})
+        run.wanted = len(wanted)
+        for run.done, point in enumerate(wanted):
+            if run.value_of(plain(point)) is None:
+                break
+        return run.finish()
 
 
-@shows_progress
 def climb(
     split: Split,
     metric: str | None = None,
@@ -111,9 +109,13 @@ def climb(
     -----
     The other parameters are those of `tune`. With a limit of time, the result depends on the machine.
     """
-    assert not isinstance(progress, bool)
-    run = Study(split, metric, model, fixed, minutes, study, improved, ties, machine, progress, client)
     check_flag("grid", grid)
+    with showing(progress) as report:
+        run = Study(split, metric, model, fixed, minutes, study, improved, ties, machine, report, client)
+        return _climbed(run, vary, grid)
+
+
+def _climbed(run: Study, vary: Mapping[str, Axis] | None, grid: bool) -> Tuning:
     data = run.split.training
     route = build(run.model, run.fixed, run.machine).tuning_route(data)
     usual = None if grid else route.axes

@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import check_flag
-from mrfrec.core.sparse import Rows
+from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, DataSize, Training
 from mrfrec.data.features import Encoding, ItemFeatures
 from mrfrec.data.ids import Ids, Texts
 from mrfrec.data.provenance import Origin
-from mrfrec.data.reading import RULES
+from mrfrec.data.reading_options import RULES
 from mrfrec.errors import ModelFileError, ParameterError
 from mrfrec.fitted.state import FittedState, Learned
 from mrfrec.io.artifact import Stored, StoredArrays, open_file, write_file

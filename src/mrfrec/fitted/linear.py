@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core.low_rank import LowRank
-from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.fitted import scorers
 from mrfrec.fitted.files import shaped, stored_rows

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.core.rows import DenseRows, Rows
 
 if TYPE_CHECKING:
     from mrfrec.core.low_rank import LowRank

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from mrfrec.checks import warn
 from mrfrec.data.features import KINDS, Encoding, ItemFeatures, Kind, rarity
 from mrfrec.data.ids import Ids, Texts, first_titles
-from mrfrec.data.reading import ReadingOptions
+from mrfrec.data.reading_options import ReadingOptions
 from mrfrec.data.search import words_of
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.batches import FEATURE, reading

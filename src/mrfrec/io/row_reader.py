@@ -15,12 +15,12 @@ import polars as pl
 import scipy.sparse as sp
 
 from mrfrec.checks import counted, in_words
-from mrfrec.core.engine import Progress
+from mrfrec.core.progress import Progress
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Texts, first_titles
 from mrfrec.data.pairs import combine, combine_in_ranges
 from mrfrec.data.provenance import Sums
-from mrfrec.data.reading import ReadingOptions
+from mrfrec.data.reading_options import ReadingOptions
 from mrfrec.errors import DataError, EmptyTableError
 from mrfrec.io import weighting
 from mrfrec.io.batches import BLANK, FAULT, FEATURE, ID_ROLES, INT64_MAX, Roles, Source, Types, reading

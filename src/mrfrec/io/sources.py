@@ -20,7 +20,7 @@ import polars as pl
 import polars.selectors as cs
 
 from mrfrec.checks import check_threads
-from mrfrec.data.reading import FORMATS, Format, ReadingOptions
+from mrfrec.data.reading_options import FORMATS, Format, ReadingOptions
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io import batches as tables
 from mrfrec.io.batches import (

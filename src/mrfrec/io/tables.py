@@ -14,13 +14,13 @@ import numpy as np
 import polars as pl
 import scipy.sparse as sp
 
-from mrfrec.core.engine import Progress
-from mrfrec.core.progress import shows_progress
+from mrfrec.bars import showing
+from mrfrec.core.progress import Progress
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Id, Ids, Texts, first_titles
 from mrfrec.data.interactions import Interactions, only
 from mrfrec.data.provenance import Origin
-from mrfrec.data.reading import Duplicates, Duration, Format, Moment, OnBad, ReadingOptions
+from mrfrec.data.reading_options import Duplicates, Duration, Format, Moment, OnBad, ReadingOptions
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.batches import Source, reading
 from mrfrec.io.columns import check_that_rows_may_be_counted, find_roles, find_titles, name_list
@@ -40,7 +40,6 @@ _USED_WITH = {  # columns that only some options use: the options, and what they
 }
 
 
-@shows_progress
 def read_interactions(
     source: object,
     user: str | None = None,
@@ -141,7 +140,6 @@ def read_interactions(
         text is an estimate. It is 0 until the end where it is not known: for compressed text and databases.
     """
     given = dict(locals())
-    assert not isinstance(progress, bool)
     options = check_reading(given)
     named = {role: given[role] for role in _COLUMNS} | {"title": title if items is None else None}
     rows, library = _read(source, named, items, options, progress)
@@ -164,7 +162,6 @@ def read_interactions(
     return out.filtered(**options.limits())
 
 
-@shows_progress
 def read_events(
     source: object,
     user: str | None = None,
@@ -192,7 +189,6 @@ def read_events(
     options
         Further parameters of `read_interactions`.
     """
-    assert not isinstance(progress, bool)
     if not isinstance(time, str | bool):
         raise ParameterError("time", "the name of a column, True or False", time)
     read_by = ReadingOptions(**options)
@@ -233,7 +229,7 @@ def _read(
     named: dict[str, str | None],
     items: object,
     options: ReadingOptions,
-    progress: Progress | None,
+    progress: "Progress | bool | None",
     *,
     timed: bool = False,
 ) -> tuple[RowReader, str | None]:
@@ -270,13 +266,14 @@ def _read(
     if without and len(without) < len(tables):
         raise DataError(f"{without[0]} has no column of values, but other files have. Read them apart.")
     rows = RowReader(options)
-    if progress is not None:
-        rows.expected = _count(sources)
-    for table, roles in tables:
-        rows.read(table, roles, progress)
-    rows.finish()
-    if progress is not None:
-        progress("reading", rows.read_rows, rows.read_rows)
+    with showing(progress) as report:
+        if report is not None:
+            rows.expected = _count(sources)
+        for table, roles in tables:
+            rows.read(table, roles, report)
+        rows.finish()
+        if report is not None:
+            report("reading", rows.read_rows, rows.read_rows)
     return rows, sources[0].library
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from mrfrec.data.reading import ReadingOptions
+from mrfrec.data.reading_options import ReadingOptions
 from mrfrec.errors import DataError
 from mrfrec.io.columns import name_list
 

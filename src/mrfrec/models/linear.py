@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.errors import ParameterError
 from mrfrec.fitted.linear import LinearWeights, stored_weights
 from mrfrec.fitted.state import Runtime

@@ -23,9 +23,9 @@ from mrfrec.answers import recommending, selection, similar
 from mrfrec.answers.people import UnknownIds, matrix_rows, people_of, validation_rows
 from mrfrec.answers.question import ItemFilter, Question
 from mrfrec.answers.recommending import Form, WriteOptions
+from mrfrec.bars import showing
 from mrfrec.checks import check_count, check_flag, check_frames
-from mrfrec.core.progress import showing, shows_progress
-from mrfrec.core.sparse import Rows
+from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import (
     SEARCH_COLUMNS,
     SIMILAR_COLUMNS,
@@ -47,8 +47,8 @@ from mrfrec.models import updating
 from mrfrec.models.climbing import Axis, Route
 
 if TYPE_CHECKING:
-    from mrfrec.core.engine import Progress
     from mrfrec.core.plan import Plan
+    from mrfrec.core.progress import Progress
     from mrfrec.data.interactions import Interactions
     from mrfrec.io.artifact import Stored, StoredArrays
     from mrfrec.io.staging import Staging
@@ -199,7 +199,6 @@ class Recommender(ABC):
 
     # ── fitting and scoring ───────────────────────────────────────────────────────────────────────
 
-    @shows_progress
     def fit(
         self,
         data: object,
@@ -238,7 +237,6 @@ class Recommender(ABC):
             A table of items and their features, in any form that `read_item_features` reads, or what that
             returns: an `MRF` then also knows items that nobody has used.
         """
-        assert not isinstance(progress, bool)
         from mrfrec.io.tables import as_interactions
 
         if y is not None:
@@ -265,7 +263,8 @@ class Recommender(ABC):
         )  # fmt: skip
         asked = None if validation is None else validation_rows(validation, size.items)
         parameters, start = self.parameters, time.perf_counter()
-        learned = self._fit(interactions, FitContext(copied, progress, reuse, asked, client, measured))
+        with showing(progress) as report:
+            learned = self._fit(interactions, FitContext(copied, report, reuse, asked, client, measured))
         if not learned.timings:  # a model that counts no stages
             learned = replace(learned, timings={"total": time.perf_counter() - start})
         self._fitted = self._fitted_to(interactions, learned, parameters)
@@ -488,7 +487,6 @@ class Recommender(ABC):
 
     # ── answers ───────────────────────────────────────────────────────────────────────────────────
 
-    @shows_progress
     def recommend(
         self,
         users: object = None,
@@ -538,12 +536,12 @@ class Recommender(ABC):
         items that nobody has used come last among them. A history without a known item gets the most popular
         items. The table is of the library that `frames` tells.
         """
-        assert not isinstance(progress, bool)
         fitted, question = self.fitted_, Question(k, exclude_seen, allow, exclude, novelty, explain)
         people = people_of(fitted, users, history)
-        batches = recommending.recommend(fitted, self.runtime, people, question, progress=progress)
-        columns, names, types = recommending.as_table(fitted, people, question, batches)
-        return self._frame(fitted, columns, names, people.library, **types)
+        with showing(progress) as report:
+            batches = recommending.recommend(fitted, self.runtime, people, question, progress=report)
+            columns, names, types = recommending.as_table(fitted, people, question, batches)
+            return self._frame(fitted, columns, names, people.library, **types)
 
     def answer(self, users: object = None, *, history: object = None, **options: Any) -> Answer:
         """Recommend, with the options of `recommend`; return rows of plain values and the unknown ids."""
@@ -758,7 +756,6 @@ class Recommender(ABC):
         if self._fitted is old:
             self._fitted = new
 
-    @shows_progress
     def update(
         self,
         new_events: object,
@@ -798,16 +795,15 @@ class Recommender(ABC):
             Parameters of `read_interactions` that say where things are in `new_events`: names of columns such
             as `user`, `items`, `on_bad`, `separator`, `columns`, `input_format` and `query`.
         """
-        assert not isinstance(progress, bool)
         check_flag("measure_again", measure_again)
         fitted = self.fitted_
-        data, batches = updating.with_batch(fitted, new_events, batch, again, progress, reading)
-        if item_features is not None:
-            data = self._with_features(data.without_unused_items(), item_features)
-        measured = None if measure_again else fitted.learned.measured
-        return self.fit(updating.of_batches(data, batches), progress=progress, measured=measured)
+        with showing(progress) as report:
+            data, batches = updating.with_batch(fitted, new_events, batch, again, report, reading)
+            if item_features is not None:
+                data = self._with_features(data.without_unused_items(), item_features)
+            measured = None if measure_again else fitted.learned.measured
+            return self.fit(updating.of_batches(data, batches), progress=report, measured=measured)
 
-    @shows_progress
     def forget(self, users: object, *, progress: "Progress | bool | None" = None) -> Self:
         """Remove users and all that is known of them, and fit again with the same parameters.
 
@@ -822,7 +818,6 @@ class Recommender(ABC):
         progress
             As in `fit`.
         """
-        assert not isinstance(progress, bool)
         fitted = self.fitted_
         data = updating.without_people(fitted, users)
         if data is None:

@@ -9,12 +9,12 @@ import numpy as np
 from mrfrec.checks import check_flag, warn
 from mrfrec.data.ids import as_list
 from mrfrec.data.provenance import Origin
-from mrfrec.data.reading import RULES
+from mrfrec.data.reading_options import RULES
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.fitted.state import FittedState
 
 if TYPE_CHECKING:
-    from mrfrec.core.engine import Progress
+    from mrfrec.core.progress import Progress
     from mrfrec.data.interactions import Interactions
 
 

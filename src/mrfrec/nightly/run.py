@@ -42,7 +42,7 @@ from mrfrec.nightly.history import RunHistory
 from mrfrec.nightly.job import Job, read_job
 
 if TYPE_CHECKING:
-    from mrfrec.core.engine import Progress
+    from mrfrec.core.progress import Progress
     from mrfrec.data.ids import Ids
     from mrfrec.data.interactions import Interactions
     from mrfrec.models.recommender import Recommender

@@ -6,7 +6,7 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any
 
-from mrfrec.core.engine import Progress
+from mrfrec.core.progress import Progress
 from mrfrec.datasets import Check, available, split, verify
 from mrfrec.datasets.files import advice
 from mrfrec.datasets.registry import DATA_SETS

@@ -11,9 +11,8 @@ import scipy.sparse as sp
 
 from mrfrec.answers import selection
 from mrfrec.checks import check_count
-from mrfrec.core.engine import Progress
-from mrfrec.core.progress import part_of
-from mrfrec.core.sparse import Rows
+from mrfrec.core.progress import Progress, part_of
+from mrfrec.core.rows import Rows
 from mrfrec.engines.machine import memory_budget, usable_threads
 from mrfrec.errors import ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS, Lists, Metric, Numbers

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from mrfrec.checks import check_flag, check_number
-from mrfrec.core.engine import Progress
 from mrfrec.core.plan import round_up
+from mrfrec.core.progress import Progress
 from mrfrec.errors import MemoryPlanError, ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS
 from mrfrec.evaluation.protocol import Comparison, Ties, evaluate_each

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mrfrec.core.engine import Array, ranges
 from mrfrec.core.low_rank import LowRank
-from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.engines.gpu.device import Device, computing_on
 from mrfrec.engines.gpu.rows import owners_and_places
 

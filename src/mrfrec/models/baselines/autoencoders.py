@@ -20,7 +20,7 @@ from mrfrec.checks import (
     check_number,
     check_seed,
 )
-from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.engines.machine import memory_budget
 from mrfrec.errors import ParameterError
 from mrfrec.fitted.files import shaped

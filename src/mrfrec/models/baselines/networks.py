@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag
 
-from mrfrec.core.sparse import Rows
+from mrfrec.core.rows import Rows
 from mrfrec.errors import NumericalError
 
 if TYPE_CHECKING:

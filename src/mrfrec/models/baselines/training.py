@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from mrfrec.core.memory import human_bytes
-from mrfrec.core.sparse import Rows
+from mrfrec.core.rows import Rows
 from mrfrec.data.heldout import only_entries
 from mrfrec.engines.machine import usable_threads
 from mrfrec.errors import DataError, MemoryPlanError
 from mrfrec.models.baselines.networks import DeviceRows, Trainer, Weights, ranked, seed_of
 
 if TYPE_CHECKING:
-    from mrfrec.core.engine import Progress
+    from mrfrec.core.progress import Progress
     from mrfrec.models.baselines.autoencoders import Autoencoder
 
 _DEPTH = 100  # places of the nDCG that decides when to stop

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import check_count, check_nonnegative, check_number, check_seed
-from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.engines.local import LocalEngine
 from mrfrec.engines.machine import memory_budget
 from mrfrec.errors import DataError, NumericalError

@@ -19,11 +19,11 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.core import costs, fitting, statistics
-from mrfrec.core.engine import WORDS, Engine, Progress
+from mrfrec.core.engine import WORDS, Engine
 from mrfrec.core.low_rank import LowRank
 from mrfrec.core.plan import Plan, Settings, decide
-from mrfrec.core.progress import part_of
-from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.core.progress import Progress, part_of
+from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.data.heldout import by_lowest_hash, hashed, hidden_entries, only_entries
 from mrfrec.data.interactions import Interactions
 from mrfrec.errors import MemoryPlanError

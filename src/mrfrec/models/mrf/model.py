@@ -31,7 +31,7 @@ from mrfrec.models.recommender import FitContext
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
-    from mrfrec.core.engine import Progress
+    from mrfrec.core.progress import Progress
     from mrfrec.data.catalogue import DataSize
     from mrfrec.data.interactions import Interactions
     from mrfrec.engines.local import LocalEngine

@@ -11,7 +11,7 @@ from mrfrec.checks import warn
 from mrfrec.core.engine import Engine
 from mrfrec.core.low_rank import LowRank
 from mrfrec.core.plan import Settings
-from mrfrec.core.sparse import DenseRows, Rows
+from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.errors import DataError
 from mrfrec.fitted.state import FittedState
 from mrfrec.models.mrf.measuring import columns_of, sampled_histories, scores, spread
