@@ -76,9 +76,9 @@ def solve_range(
     return batch, store
 
 
-def solve_elsewhere(*given: Any) -> tuple[Blocks | None, Array]:
+def solve_elsewhere(*arguments: Any) -> tuple[Blocks | None, Array]:
     """Solve a range on another machine: only the estimates travel, without gaps."""
-    batch, store = solve_range(*given)
+    batch, store = solve_range(*arguments)
     assert batch is not None
     targets = np.add.reduceat(batch.target >= 0, batch.kind_ptr[:-1], dtype=np.int64)
     sizes = np.where(np.diff(batch.member_ptr) > 1, targets * np.diff(batch.kind_ptr), 0)

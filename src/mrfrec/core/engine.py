@@ -106,8 +106,9 @@ class Engine(ABC):
     ) -> None:
         """Call `add(task, function(task, engine))` for each task, in order.
 
-        `function` is pure and uses all of the engine it is given, whose progress it reports. Where that is
-        another engine, `costs` are the steps of progress that each task counts for. `name` is for people.
+        `function` is pure. It may use all threads and memory of the engine that it gets, and reports its
+        progress there. An engine that runs tasks elsewhere counts `costs` steps of progress for each task
+        instead. `name` is for people.
         """
         for task in tasks:
             add(task, function(task, self))

@@ -55,12 +55,12 @@ def nearest(facts: Statistics, neighbors: int, shrink: float, held: int, engine:
     return found
 
 
-def to_means(found: sp.csc_array, mu: Floats) -> Floats:
+def to_means(weights: sp.csc_array, mu: Floats) -> Floats:
     """Divide each column of B by its sum, in place, and return μ − μ·B.
 
     The score μ + (x − μ)·B is then the mean of an item, corrected by a weighted mean over its neighbors.
     """
-    sizes = np.diff(found.indptr)
-    sums = np.bincount(np.repeat(np.arange(len(mu), dtype=np.int32), sizes), found.data, len(mu))
-    found.data /= np.repeat(sums.astype(np.float32), sizes)
-    return np.asarray(mu - found.T @ mu)
+    sizes = np.diff(weights.indptr)
+    sums = np.bincount(np.repeat(np.arange(len(mu), dtype=np.int32), sizes), weights.data, len(mu))
+    weights.data /= np.repeat(sums.astype(np.float32), sizes)
+    return np.asarray(mu - weights.T @ mu)

@@ -312,11 +312,11 @@ class _Search:
         listed: list[Any] = []
         bins, allowance = np.zeros(1 << (31 - FINE), np.int64), _Allowance(allowed)
 
-        def add(_: _Ranges, found: _Listed) -> None:
-            if not allowance.take(found[2]):
+        def add(_: _Ranges, part: _Listed) -> None:
+            if not allowance.take(part[2]):
                 raise _TooManyError
-            listed.extend(found[0])
-            bins[:] += found[1]
+            listed.extend(part[0])
+            bins[:] += part[1]
 
         self.workers.fold(
             "pattern", function, [(tasks[p:q], steps[p:q]) for p, q in cuts], add,

@@ -132,7 +132,10 @@ class Catalogue:
         return columns
 
     def in_common(self, item: int, other: int) -> list[str]:
-        """Return the rarest features of both items, where these weigh more than all users of one could."""
+        """Return the rarest features that two items share, if features carry more of their weight than users.
+
+        Shared features then count more than all users of the rarer item would, if they shared these too.
+        """
         if self.features is None:
             return []
         names, squares = self.features.shared(item, other)

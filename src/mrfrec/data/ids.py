@@ -282,26 +282,26 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def is_table(given: object) -> bool:
+def is_table(value: object) -> bool:
     """Return whether something is a data frame or a sparse matrix."""
     # Look at the class: the columns of a lazy frame are computed when they are read.
-    return hasattr(given, "tocsr") or hasattr(type(given), "columns")
+    return hasattr(value, "tocsr") or hasattr(type(value), "columns")
 
 
-def as_list(given: Any, kind: str, parameter: str) -> list[Any]:
+def as_list(ids: Any, kind: str, parameter: str) -> list[Any]:
     """Return ids in any iterable, such as a column of a data frame, as a list of plain Python values.
 
     Tables and mappings are refused: iterating over them gives names of columns, or drops values.
     """
-    if is_table(given):
+    if is_table(ids):
         advice = f'Give its column of {kind}s, such as table["{kind}"].'
-        raise DataError(f"{parameter} must be ids, not a table; got {type(given).__name__}. {advice}")
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise ParameterError(parameter, f"a sequence of {kind} ids", given)
+        raise DataError(f"{parameter} must be ids, not a table; got {type(ids).__name__}. {advice}")
+    if isinstance(ids, str | bytes | Mapping) or not isinstance(ids, Iterable):
+        raise ParameterError(parameter, f"a sequence of {kind} ids", ids)
     for way in ("to_pylist", "to_list", "tolist"):  # pyarrow, pandas and polars, numpy
-        if hasattr(given, way):
-            return list(getattr(given, way)())
-    return list(given)
+        if hasattr(ids, way):
+            return list(getattr(ids, way)())
+    return list(ids)
 
 
 def _listed(ids: Any, name: str) -> Any:

@@ -54,9 +54,9 @@ class ReadingOptions:
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
-            given = getattr(self, name)
-            if not isinstance(given, str) or given not in allowed:
-                raise ParameterError(name, in_words((f'"{choice}"' for choice in allowed), "or"), given)
+            value = getattr(self, name)
+            if not isinstance(value, str) or value not in allowed:
+                raise ParameterError(name, in_words((f'"{choice}"' for choice in allowed), "or"), value)
         check_flag("binary", self.binary)
         if self.min_value is not None:
             number = check_number("min_value", self.min_value, "a finite number", lambda x: abs(x) < 3e38)
@@ -93,10 +93,10 @@ class ReadingOptions:
 
     def microseconds(self, name: str) -> int | None:
         """Return a duration, or a time since 1970 in UTC, in microseconds."""
-        given = getattr(self, name)
-        if given is None:
+        value = getattr(self, name)
+        if value is None:
             return None
-        return duration(name, given) if name in _DURATIONS else moment(name, given)
+        return duration(name, value) if name in _DURATIONS else moment(name, value)
 
     @property
     def uses_values(self) -> bool:
@@ -137,13 +137,13 @@ RULES = tuple(each.name for each in fields(ReadingOptions) if each.name not in P
 """Options that are kept with the data: more rows must be read by the same."""
 
 
-def _weights_by_kind(given: object) -> dict[str, float]:
+def _weights_by_kind(weights: object) -> dict[str, float]:
     rule = 'weights by kind, such as {"view": 0.2, "buy": 1}'
-    if not isinstance(given, Mapping) or not given:
-        raise ParameterError("event_weights", rule, given)
-    kinds = {str(kind).strip(): weight for kind, weight in given.items()}
-    if "" in kinds or len(kinds) < len(given) or not all(map(is_unicode, kinds)):
-        raise ParameterError("event_weights", f"{rule}, with distinct names in valid Unicode", given)
+    if not isinstance(weights, Mapping) or not weights:
+        raise ParameterError("event_weights", rule, weights)
+    kinds = {str(kind).strip(): weight for kind, weight in weights.items()}
+    if "" in kinds or len(kinds) < len(weights) or not all(map(is_unicode, kinds)):
+        raise ParameterError("event_weights", f"{rule}, with distinct names in valid Unicode", weights)
     rule = "a number from -1e6 to 1e6"
     return {
         kind: check_number(f"event_weights: {kind}", weight, rule, lambda x: abs(x) <= 1e6)
@@ -151,28 +151,28 @@ def _weights_by_kind(given: object) -> dict[str, float]:
     }
 
 
-def duration(name: str, given: object) -> int:
+def duration(name: str, value: object) -> int:
     """Return a duration in microseconds."""
     seconds = math.nan
-    if isinstance(given, timedelta):
-        seconds = given.total_seconds()
-    elif isinstance(given, str) and (found := re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]+)", given.strip())):
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, str) and (found := re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]+)", value.strip())):
         seconds = float(found[1]) * _SECONDS.get(found[2], math.nan)
     if not 1e-6 <= seconds <= _LONGEST:
         units = "a number and one of the units s, min, h, d and w, such as 30d, 12h or 2w"
-        raise ParameterError(name, f"{units}, from 1e-6s to 1000000d", given)
+        raise ParameterError(name, f"{units}, from 1e-6s to 1000000d", value)
     return round(seconds * 1e6)
 
 
-def moment(name: str, given: object) -> int:
+def moment(name: str, value: object) -> int:
     """Return a time in microseconds since 1970, UTC."""
-    value = given
+    parsed = value
     if isinstance(value, str):
         with suppress(ValueError):
-            value = datetime.fromisoformat(value.strip()) if "-" in value else None
-    if isinstance(value, datetime):
-        plain = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
+            parsed = datetime.fromisoformat(value.strip()) if "-" in value else None
+    if isinstance(parsed, datetime):
+        plain = parsed if parsed.tzinfo is None else parsed.astimezone(UTC).replace(tzinfo=None)
         return (plain - _EPOCH) // timedelta(microseconds=1)
-    if isinstance(value, date):
-        return (value - _EPOCH.date()) // timedelta(microseconds=1)
-    raise ParameterError(name, "a date, 2026-11-16, or a time, 2026-11-16T10:30:00", given)
+    if isinstance(parsed, date):
+        return (parsed - _EPOCH.date()) // timedelta(microseconds=1)
+    raise ParameterError(name, "a date, 2026-11-16, or a time, 2026-11-16T10:30:00", value)

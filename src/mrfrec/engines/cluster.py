@@ -256,9 +256,9 @@ class ClusterEngine(LocalEngine):
                     )
 
 
-def _with_engine(task: Any, function: Callable[..., Any], *given: Any) -> Any:
+def _with_engine(task: Any, function: Callable[..., Any], *arguments: Any) -> Any:
     with LocalEngine(1) as engine:
-        return function(*given, task, engine)
+        return function(*arguments, task, engine)
 
 
 def _cancel(waiting: "deque[Future]") -> None:

@@ -204,14 +204,14 @@ def read_events(
     return replace(events, titles=titles, skipped=rows.skipped, library=library)
 
 
-def check_reading(given: Mapping[str, Any]) -> ReadingOptions:
+def check_reading(parameters: Mapping[str, Any]) -> ReadingOptions:
     """Check parameters of `read_interactions` as far as that can be done without data."""
     for name in _COLUMNS:
-        if not isinstance(given.get(name), str | None):
-            raise ParameterError(name, "a text", given[name])
-    names = [field.name for field in fields(ReadingOptions) if field.name in given]
-    options = ReadingOptions(**{name: given[name] for name in names})
-    _refuse_unused({name: given.get(name) for name in _USED_WITH}, options)
+        if not isinstance(parameters.get(name), str | None):
+            raise ParameterError(name, "a text", parameters[name])
+    names = [field.name for field in fields(ReadingOptions) if field.name in parameters]
+    options = ReadingOptions(**{name: parameters[name] for name in names})
+    _refuse_unused({name: parameters.get(name) for name in _USED_WITH}, options)
     return options
 
 
