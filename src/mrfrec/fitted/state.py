@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, DataSize, Training
+from mrfrec.data.features import ItemFeatures
 from mrfrec.data.provenance import Origin
 from mrfrec.errors import DataError
 from mrfrec.fitted.measured import Measured
@@ -63,6 +64,10 @@ class Learned(ABC):
     def stranger_scores(self, catalogue: Catalogue) -> Array:
         """Return the score of each item for a user without a history."""
         return self.base_scores
+
+    def used_features(self, features: ItemFeatures | None) -> ItemFeatures | None:
+        """Return the features of items that it has learned from, with their weight; None if from none."""
+        return None
 
     @abstractmethod
     def stored(self) -> tuple[dict[str, Array], Facts]:

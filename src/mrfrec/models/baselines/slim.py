@@ -62,7 +62,7 @@ class SLIM(Linear):
         Number of regressions that did not converge; None in a loaded model.
     """
 
-    learns: ClassVar[type[LinearWeights]] = SLIMWeights
+    _learns: ClassVar[type[LinearWeights]] = SLIMWeights
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"l1": (0.1, 0.5, 1.0, 5.0), "l2": _RIDGES}
 
     l1: float = 1.0
