@@ -22,6 +22,7 @@ from mrfrec.fitted.measured import Measured
 from mrfrec.fitted.scorers import Base, Scorer, Ties, novelty_factors
 
 if TYPE_CHECKING:
+    from mrfrec.core.plan import Plan
     from mrfrec.data.interactions import Interactions
 
 Array = npt.NDArray[Any]
@@ -45,6 +46,7 @@ class Learned(ABC):
     base_scores: Array  # (m) of each item, without any contribution of a history
     values: Mapping[str, float] = field(default_factory=dict)  # the numbers that "auto" has stood for
     measured: Measured | None = None  # values that the fit has measured
+    plan: "Plan | None" = None  # what the fit has decided, if there was something to decide
     # Seconds of each stage of the fit, and "total", and planned bytes; neither is saved.
     timings: Mapping[str, float] = field(default_factory=dict)
     memory_plan: Mapping[str, int] = field(default_factory=dict)
@@ -80,11 +82,6 @@ class Learned(ABC):
     def prepared(self) -> Self:
         """Return the same, ready to answer many questions of one user each in compiled code."""
         return self
-
-    @property
-    def form(self) -> str:
-        """A word for people, such as "sparse"; "" if there is nothing to tell apart."""
-        return ""
 
 
 @dataclass(frozen=True, kw_only=True)

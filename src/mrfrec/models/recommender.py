@@ -271,7 +271,8 @@ class Recommender(Parameterized, ABC):
         if fitted is None:
             return self.call
         size = str(fitted.size).rpartition(", ")[0]
-        form = f", {fitted.learned.form}" if fitted.learned.form else ""
+        plan = fitted.learned.plan
+        form = "" if plan is None else f", {plan.kind}"
         changed = "" if self.parameters == fitted.parameters else ", before parameters were changed"
         values = {} if fitted.learned.measured is None else fitted.learned.measured.values
         measured = "".join(f", {name}={value:.3g}" for name, value in values.items())

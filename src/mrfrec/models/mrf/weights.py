@@ -39,10 +39,6 @@ class MRFWeights(LinearWeights):
     new_scale: float = 0.0  # of the weights for items that nobody has used; 0 if there are none
     pattern: "sp.csc_array | None" = None  # A; not saved
 
-    @property
-    def form(self) -> str:
-        return self.plan.kind
-
     def stranger_scores(self, catalogue: Catalogue) -> Array:
         # Nothing is given, so that the conditional mean is the mean.
         if not self.offset:
