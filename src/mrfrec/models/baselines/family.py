@@ -7,7 +7,7 @@ flat ridge is EASE; a ridge proportional to how often items are used is EDLAE.
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from mrfrec.models.climbing import Axis, Ridges
+from mrfrec.models.climbing import Axis, RidgeMultiples
 from mrfrec.models.mrf.field import GaussianField, check_dropout
 
 
@@ -20,7 +20,7 @@ class EASE(GaussianField):
     The other parameters are those of `MRF`; with `sparsity`, the largest entries of XᵀX are kept.
     """
 
-    tuning_grid: ClassVar[Mapping[str, Axis]] = {"l2": Ridges()}
+    tuning_grid: ClassVar[Mapping[str, Axis]] = {"l2": RidgeMultiples()}
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class EDLAE(GaussianField):
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
         "dropout": (0.2, 0.33, 0.5, 0.7),
-        "l2": Ridges((0.01, 0.1, 1.0)),
+        "l2": RidgeMultiples((0.01, 0.1, 1.0)),
     }
 
     def __init__(

@@ -9,7 +9,7 @@ import numpy as np
 from mrfrec.checks import check_count, check_dtype, check_nonnegative, check_number, warn
 from mrfrec.fitted.linear import LinearWeights
 from mrfrec.models.baselines.neighborhood import GramFit, fitting_gram
-from mrfrec.models.climbing import Axis, Ridges
+from mrfrec.models.climbing import Axis, RidgeMultiples
 from mrfrec.models.linear import Linear
 from mrfrec.models.recommender import FitContext
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
 
 # Liang et al. (2018) try 0.1, 0.5, 1 and 5 for both penalties; for most items such an l2 changes nothing.
-_RIDGES = Ridges((0.003, 0.03, 0.3))
+_RIDGES = RidgeMultiples((0.003, 0.03, 0.3))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mrfrec.core.memory import human_bytes
+from mrfrec.core.metrics import discounts, ideal_gains
 from mrfrec.core.rows import Rows
 from mrfrec.data.heldout import only_entries
 from mrfrec.engines.machine import usable_threads
@@ -125,9 +126,8 @@ class _ValidationUsers:
             raise DataError("validation: no user has a hidden item.")
         self._shown, self._targets = (DeviceRows(rows.take(asked), model, device) for rows in validation)
         self._model, self._depth = model, min(_DEPTH, self._shown.width)
-        discounts = 1 / np.log2(np.arange(2, self._depth + 2))
-        ideal = np.cumsum(discounts)[np.minimum(self._targets.lengths, self._depth) - 1]
-        self._discounts, self._ideal = (torch.from_numpy(a).to(device) for a in (discounts, ideal))
+        gains = discounts(self._depth), ideal_gains(self._targets.lengths, self._depth)
+        self._discounts, self._ideal = (torch.from_numpy(each).to(device) for each in gains)
 
     def ndcg(self, weights: Mapping[str, Tensor]) -> float:
         """Return the mean nDCG@100."""

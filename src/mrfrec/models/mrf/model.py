@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mrfrec.checks import check_count, check_flag, check_nonnegative, check_number
 from mrfrec.errors import ParameterError
-from mrfrec.models.climbing import Axis, Ridges
+from mrfrec.models.climbing import Axis, RidgeMultiples
 from mrfrec.models.mrf.field import GaussianField, auto_or, check_dropout
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class MRF(GaussianField):
     uses_features = True
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
         "sparsity": ("auto",), "alpha": (0.0, 0.25, 0.5, 0.75, 1.0),
-        "l2": Ridges((0.25, 0.5, 1.0, 2.0, 4.0), of_auto=True),
+        "l2": RidgeMultiples((0.25, 0.5, 1.0, 2.0, 4.0), of_auto=True),
     }  # fmt: skip
 
     def __init__(
