@@ -21,7 +21,8 @@ from mrfrec import register
 from mrfrec.evaluation import Comparison, Split, measure, ridges, tune
 from mrfrec.fitted.linear import LinearWeights
 from mrfrec.models import Linear
-from mrfrec.models.mrf.model import MRF, PAPER
+from mrfrec.models.mrf.field import GaussianField
+from mrfrec.models.mrf.model import PAPER
 from mrfrec.models.recommender import FitContext
 from mrfrec.models.registry import build
 
@@ -84,7 +85,7 @@ def measured(split: Split) -> list[dict[str, Any]]:
 
 def facts(model: Any) -> dict[str, Any]:
     """Return the number of blocks, and the share of columns with as many entries as are allowed."""
-    if not isinstance(model, MRF) or model.pattern_ is None:
+    if not isinstance(model, GaussianField) or model.pattern_ is None:
         return {}
     entries = np.diff(model.pattern_.indptr)
     return {"blocks": model.n_blocks_, "capped": float((entries >= model.max_neighbors).mean())}

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mrfrec.core.rows import Rows
 from mrfrec.models.baselines.autoencoders import Autoencoder
-from mrfrec.models.baselines.networks import Weights, _initial, seed_of
+from mrfrec.models.baselines.networks import Weights, initial_weights, seed_of
 
 DEPTH = 100  # places of the nDCG that chooses the epoch
 EVERY = 2  # epochs from one validation to the next
@@ -109,7 +109,9 @@ class DenseTrainer:
         self.on_gpu = device.type == "cuda"
         self.kind = torch.bfloat16 if self.on_gpu and not exact else torch.float32
         torch.manual_seed(seed_of(recipe, 0) % 2**63)
-        self.weights = {name: self._padded(name, w) for name, w in _initial(recipe, n, m, "cpu").items()}
+        self.weights = {
+            name: self._padded(name, w) for name, w in initial_weights(recipe, n, m, "cpu").items()
+        }
         self.scale = self._scale(X)
         self.batch = min(recipe.batch, n)
         self.steps_per_epoch = math.ceil(n / self.batch)

@@ -191,7 +191,9 @@ def test_validation_is_the_mean_ndcg() -> None:
     targets[8] = 0  # nobody to be asked about
     r = made("MultDAE", batch=13)
     training = networks.Trainer(r, rows_of(matrix()), "cpu")
-    found = training_loop._Questions((rows_of(shown), rows_of(targets)), r, "cpu").ndcg(training.weights)
+    found = training_loop._ValidationUsers((rows_of(shown), rows_of(targets)), r, "cpu").ndcg(
+        training.weights
+    )
     arrays = {name: w.detach().numpy() for name, w in training.weights.items()}
     m = shown.shape[1]
     ranked = script.top_items(arrays, r, rows_of(shown), m, "cpu")
@@ -417,7 +419,7 @@ def test_dense_training_takes_the_same_steps(kind: str, monkeypatch: pytest.Monk
         torch.testing.assert_close(w, usual.weights[name].detach(), rtol=1e-5, atol=1e-6)
     people = clusters(2, 40)
     shown, targets = rows_of(people), rows_of(clusters(3, 40) * (people == 0))
-    expected = training_loop._Questions((shown, targets), r, "cpu").ndcg(usual.weights)
+    expected = training_loop._ValidationUsers((shown, targets), r, "cpu").ndcg(usual.weights)
     found = dense.ndcg(dense_training.questions(shown, targets, "cpu"))
     assert float(found) == pytest.approx(expected, rel=1e-5)
 

@@ -4,6 +4,7 @@ import ast
 import inspect
 import pickle
 import re
+from collections.abc import Iterable
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -14,6 +15,7 @@ import mrfrec
 from mrfrec import errors
 
 SOURCE = Path(mrfrec.__file__).parent
+ROOT = SOURCE.parents[1]
 
 
 def rooms(package: str, names: str) -> set[str]:
@@ -69,17 +71,10 @@ def module_name(file: str) -> str:
 
 
 @cache
-def imports(path: Path, *, types: bool = True) -> set[str]:
-    """Dotted names a file imports, wherever in the file; also by a string such as `import_module` takes.
-
-    `types=False` leaves out imports under `if TYPE_CHECKING`, which nothing runs.
-    """
+def imports(path: Path) -> set[str]:
+    """Dotted names a file imports, wherever in the file; also by a string such as `import_module` takes."""
     found = set()
-    tree = ast.parse(path.read_text())
-    for node in () if types else list(ast.walk(tree)):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            node.body = [ast.Pass()]
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -90,11 +85,11 @@ def imports(path: Path, *, types: bool = True) -> set[str]:
     return found
 
 
-def own_imports(path: Path, *, types: bool = True) -> set[str]:
+def own_imports(path: Path) -> set[str]:
     """The modules of this package that a file imports, such as "core.pattern"."""
     modules = {module_name(file) for file in files()}
     found = set()
-    for name in imports(path, types=types):
+    for name in imports(path):
         parts = name.split(".")[1:] if name.startswith("mrfrec.") else []
         longest = next((".".join(parts[:n]) for n in (4, 3, 2, 1) if ".".join(parts[:n]) in modules), None)
         found |= {longest} if longest else set()
@@ -117,11 +112,8 @@ def test_imports_between_packages_point_against_the_flow_of_data() -> None:
 
 
 def test_modules_of_a_package_do_not_import_each_other_in_a_circle() -> None:
-    graph = {
-        module_name(file): own_imports(path, types=False)
-        for file, path in files().items()
-        if "__." not in file
-    }
+    """Nor for the sake of a type alone."""
+    graph = {module_name(file): own_imports(path) for file, path in files().items() if "__." not in file}
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
 
 
@@ -145,11 +137,10 @@ def test_imports_are_seen_however_they_are_written(line: str, tmp_path: Path) ->
 
 # Private by name and public by their documentation: the methods of named tuples, a frame of the call stack.
 DOCUMENTED = {"_asdict", "_fields", "_getframe", "_make", "_replace"}
-# Libraries without a public way: numba's cache in a folder of one's own, the pointers of nanoarrow. And quick
-# answers, which read the weights themselves.
+# Libraries without a public way: numba's cache in a folder of one's own, the pointers of nanoarrow.
 ALLOWED_NAMES = {
-    "core/kernels/compile.py": {"_Cache", "_CacheLocator", "_cache"},
-    "io/queries.py": {"_addr"},
+    "src/mrfrec/core/kernels/compile.py": {"_Cache", "_CacheLocator", "_cache"},
+    "src/mrfrec/io/queries.py": {"_addr"},
 }
 
 
@@ -163,31 +154,37 @@ def private_definitions(tree: ast.AST) -> set[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
-        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
-            found.add(node.id if isinstance(node, ast.Name) else node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_own(node.value):
+            found.add(node.attr)
     return {name for name in found if is_private(name)}
 
 
-def foreign_private_names(tree: ast.AST, package: str, own: set[str]) -> list[str]:
-    """The private names of other packages that a file uses; `own` are those its package defines."""
+def is_own(value: ast.AST) -> bool:
+    return isinstance(value, ast.Name) and value.id in ("self", "cls")
+
+
+def foreign_private_names(tree: ast.AST, allowed: Iterable[str] = ()) -> list[str]:
+    """The private names that a file uses and does not define, except those of `self`."""
+    known = private_definitions(tree) | DOCUMENTED | {*allowed}
     found = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own | DOCUMENTED:
-            if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
-                found.append(ast.unparse(node))
-        elif isinstance(node, ast.ImportFrom) and not f"{node.module}.".startswith(f"mrfrec.{package}."):
-            found += [alias.name for alias in node.names if is_private(alias.name)]
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and not is_own(node.value):
+            found += [ast.unparse(node)] if node.attr not in known else []
+        elif isinstance(node, ast.ImportFrom):
+            names = [*str(node.module).split("."), *(alias.name for alias in node.names)]
+            found += [name for name in names if is_private(name) and name not in known]
     return found
 
 
-def test_no_package_uses_the_private_names_of_another() -> None:
-    trees = {file: ast.parse(path.read_text()) for file, path in files().items()}
-    own: dict[str, set[str]] = {}
-    for file, tree in trees.items():
-        own.setdefault(module_name(file).split(".")[0], set()).update(private_definitions(tree))
-    for file, tree in trees.items():
-        package = module_name(file).split(".")[0]
-        found = foreign_private_names(tree, package, own[package] | ALLOWED_NAMES.get(file, set()))
+@pytest.mark.parametrize("folder", ["src", "experiments", "tools", "benchmarks"])
+def test_no_file_uses_the_private_names_of_another(folder: str) -> None:
+    paths = sorted((ROOT / folder).rglob("*.py"))
+    assert paths
+    for path in paths:
+        file = path.relative_to(ROOT).as_posix()
+        found = foreign_private_names(ast.parse(path.read_text()), ALLOWED_NAMES.get(file, ()))
         assert not found, f"{file} uses {', '.join(found)}"
 
 
@@ -196,13 +193,14 @@ def test_no_package_uses_the_private_names_of_another() -> None:
     [
         "model._facts",
         "load(path)._facts",
-        "from mrfrec.models.mrf.model import _log",
+        "from mrfrec.models.mrf.field import _log",
         "self.model._facts",
+        "model._facts = {}",
     ],
 )
 def test_private_names_are_seen_however_they_are_reached(line: str) -> None:
-    assert foreign_private_names(ast.parse(line), "service", set())
-    assert not foreign_private_names(ast.parse(line), "models", {"_facts", "_log"})
+    assert foreign_private_names(ast.parse(line))
+    assert not foreign_private_names(ast.parse(f"{line}\nself._facts, _log = 1, 2"))
 
 
 def test_libraries_live_in_their_rooms() -> None:
@@ -217,6 +215,11 @@ def test_kernels_are_compiled_in_one_way() -> None:
     assert [name for name, path in files().items() if "import njit" in path.read_text()] == [
         "core/kernels/compile.py"
     ]
+
+
+def test_the_discounts_of_ndcg_are_written_once() -> None:
+    found = [name for name, path in files().items() if re.search(r"log2\([^)]*arange", path.read_text())]
+    assert found == ["core/metrics.py"]
 
 
 def test_nothing_prints_pickles_or_sets_up_logging() -> None:
@@ -256,10 +259,6 @@ def test_errors_cross_from_one_process_to_another() -> None:
         assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
 
 
-# Names that still stand for two things; may only get shorter.
-SHARED_NAMES = {"questions", "ridges", "search"}
-
-
 def test_no_two_classes_share_a_name() -> None:
     """Nor a class and a public function, unless the function returns the class, as `exposure` does."""
     homes: dict[str, list[str]] = {}
@@ -277,4 +276,4 @@ def test_no_two_classes_share_a_name() -> None:
         for name, file, returned in functions
         if name in homes and returned != name and not file.startswith("cli/")  # commands have plain names
     }
-    assert shared <= SHARED_NAMES, {name: homes[name] for name in shared - SHARED_NAMES}
+    assert not shared, {name: homes[name] for name in shared}

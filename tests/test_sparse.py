@@ -221,14 +221,14 @@ def test_least_sparsity_that_a_message_names_is_accepted() -> None:
 
 def mislead(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
     """Let the sample count so many times the entries there are."""
-    honest = pattern._Search.sample
+    honest = pattern._PatternSearch.sample
 
     def misleading(*arguments: Any) -> Any:
         found = honest(*arguments)
         found.above_edge = found.above_edge * factor
         return found
 
-    monkeypatch.setattr(pattern._Search, "sample", misleading)
+    monkeypatch.setattr(pattern._PatternSearch, "sample", misleading)
 
 
 @pytest.mark.parametrize("factor", [0.0, 20.0])
@@ -236,8 +236,8 @@ def test_misleading_sample_costs_passes_but_not_the_density(
     factor: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     X = random_matrix(18, users=400, items=600, real=True)
-    begin, passes = pattern._Search.next_pass, []
-    monkeypatch.setattr(pattern._Search, "next_pass", lambda search: passes.append(1) or begin(search))  # type: ignore[func-returns-value]
+    begin, passes = pattern._PatternSearch.next_pass, []
+    monkeypatch.setattr(pattern._PatternSearch, "next_pass", lambda search: passes.append(1) or begin(search))  # type: ignore[func-returns-value]
     mislead(monkeypatch, factor)
     model = fit(X, l2=1.0, sparsity=0.05, max_neighbors=600)
     assert len(passes) <= 5

@@ -21,7 +21,7 @@ from mrfrec.evaluation.protocol import evaluate
 from mrfrec.evaluation.report import of_comparison, of_tuning
 from mrfrec.evaluation.splits import Questions, Split, popularity_differs
 from mrfrec.models import EASE, Popularity
-from mrfrec.models.climbing import Ridges, value_at
+from mrfrec.models.climbing import RidgeMultiples, value_at
 from mrfrec.models.registry import MODELS, build, model_class
 
 from conftest import events_of, random_matrix
@@ -198,7 +198,7 @@ def test_every_kind_has_a_grid_of_a_few_points_which_the_page_about_measuring_li
         (row,) = re.findall(rf"^\| {kind} \| (.*) \| (\d+) \|$", page, re.MULTILINE)
         assert int(row[1]) == len(points), kind
         for name, axis in model_class(kind).tuning_grid.items():
-            values = axis.multiples if isinstance(axis, Ridges) else axis
+            values = axis.multiples if isinstance(axis, RidgeMultiples) else axis
             if len(values) > 1:
                 shown = (str(x).lower() if isinstance(x, bool) else f"{x:,g}" for x in values)
                 assert f"`{name}` " + ", ".join(shown) in row[0], (kind, name)
@@ -474,10 +474,21 @@ def test_a_climb_starts_from_what_the_model_measures(valued: Any) -> None:
     assert all(tried[0][choice.name] == choice.value for choice in moved)
 
 
+@pytest.mark.parametrize("center", [True, False])
+def test_ridges_of_auto_are_multiples_of_what_a_fit_takes_for_it(center: bool, split: Split) -> None:
+    X = np.random.default_rng(3).random((60, 12)) < 0.7  # popular items, whose squares are not their variance
+    training = Interactions(sp.csr_array(X.astype(np.float32)))
+    fixed: Parameters = {"center": center, "measure": False, "user_weight": 0.0, "alpha": 0.0}
+    points = grids.usual_points(Split(training, split.test, None, "dense"), fixed=fixed)
+    l2 = float(MRF(**fixed).fit(training).plan_.l2)
+    numbers = [l2 if point["l2"] == "auto" else point["l2"] for point in points]
+    assert numbers == pytest.approx([l2 / 4, l2 / 2, l2, 2 * l2, 4 * l2], rel=0.02)
+
+
 def test_a_climb_starts_next_to_what_was_measured_where_auto_counts_as_what_it_stands_for(
     split: Split, valued: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, _, twice = grids.ridges(split, 0.5, Ridges((0.5, 1.0, 2.0), of_auto=True))
+    _, _, twice = grids.ridges(split, 0.5, RidgeMultiples((0.5, 1.0, 2.0), of_auto=True))
     for factor, start in ((0.45, "auto"), (0.8, twice)):
         monkeypatch.setattr(study.Study, "measured", lambda _, x=factor: {"l2": x * twice})
         tried = valued(lambda _: 1.0)

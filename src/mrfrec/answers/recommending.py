@@ -1,7 +1,7 @@
 """Recommend: rank items for the people a question is about, a batch of them at a time."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from mrfrec.answers.filters import Filters
 from mrfrec.answers.people import People, UnknownIds
@@ -13,16 +13,6 @@ from mrfrec.fitted.state import FittedState, Runtime
 
 if TYPE_CHECKING:
     from mrfrec.core.progress import Progress
-
-Form = Literal["parquet", "csv", "jsonl"] | None
-
-
-class WriteOptions(TypedDict, total=False):
-    """Where and how to write rows, besides the path; see `Recommender.recommend_to`."""
-
-    form: Form
-    table: str | None
-    columns: Mapping[str, str] | None
 
 
 def recommend(

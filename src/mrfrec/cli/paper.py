@@ -193,7 +193,7 @@ def lowrank(
     """  # fmt: skip
     from mrfrec.cli.models import make, numbers, only, parse_model
     from mrfrec.core.progress import part_of
-    from mrfrec.models.mrf.model import MRF
+    from mrfrec.models.mrf.field import GaussianField
     from mrfrec.paper.results import of_low_rank, plot_low_rank
     from mrfrec.paper.side_checks import low_rank
 
@@ -201,7 +201,7 @@ def lowrank(
     given = numbers("--ranks", ranks)
     cuts = [check_count("--ranks", int(x) if x.is_integer() else x) for x in given] or None
     (recommender,) = make([parse_model(text)], options.machine)
-    if not isinstance(recommender, MRF):
+    if not isinstance(recommender, GaussianField):
         raise ParameterError("--model", "an MRF, EASE or EDLAE, whose weights can be cut", text)
     with measuring(data, options, plot) as (split, wanted, progress):
         recommender.fit(split.training, progress=part_of(progress, 0, 0.5))

@@ -94,7 +94,7 @@ def find_pattern(
     `held` bytes are in use already, the scratch space of every thread included. There are at most five passes
     over the data, and one if the sample is right and the cap drops none of the tied entries.
     """
-    search = _Search(statistics, min(max_neighbors, statistics.m) - 1, workers, held)
+    search = _PatternSearch(statistics, min(max_neighbors, statistics.m) - 1, workers, held)
     if threshold is not None:
         expected = search.sample(_SMALL_SAMPLE).above(threshold)
         columns, _ = search.collect(np.float32(threshold), expected)
@@ -161,7 +161,7 @@ def _run(
     return results, np.sum(histograms, axis=0)
 
 
-class _Search:
+class _PatternSearch:
     """The passes over the data that find one pattern."""
 
     def __init__(self, statistics: Statistics, most: int, workers: Engine, held: int) -> None:

@@ -67,15 +67,6 @@ class Statistics:
         return split_evenly(cost, _ROW_TASKS)
 
 
-def typical_ridge(alpha: float, v: Floats, q: float) -> float:
-    """Return the ridge 25·q^(1−α)·(v̄/q)^(½−α), given the v of all items that have one.
-
-    v̄ is their mean, and q the mean square of an entry, 1 if all are ones. For items that few users have, v̄/q
-    is about the number of users of an average item.
-    """
-    return float(_RIDGE * q ** (1 - alpha) * (v.mean() / q) ** (0.5 - alpha)) if len(v) else _RIDGE
-
-
 @dataclass(frozen=True)
 class Moments:
     """Both sides of X and the sums of its columns: what does not depend on alpha and centering."""
@@ -95,9 +86,14 @@ class Moments:
         return sum(int(array.nbytes) for array in own)
 
     def typical_ridge(self, alpha: float, center: bool) -> float:
-        """Return what `l2="auto"` stands for."""
+        """Return what `l2="auto"` stands for: 25·q^(1−α)·(v̄/q)^(½−α).
+
+        v̄ is the mean v of all items that have one, and q the mean square of an entry, 1 if all are ones. For
+        items that few users have, v̄/q is about the number of users of an average item.
+        """
         v = self.v[self.v > _NO_VARIANCE * self.squares] if center else self.squares[self.squares > 0.0]
-        return typical_ridge(alpha, v, float(self.squares.sum() / self.popularity.sum()))
+        q = float(self.squares.sum() / self.popularity.sum())
+        return float(_RIDGE * q ** (1 - alpha) * (v.mean() / q) ** (0.5 - alpha)) if len(v) else _RIDGE
 
     def scaled(self, alpha: float, *, center: bool) -> Statistics:
         """Return the statistics for one alpha, centered or not.

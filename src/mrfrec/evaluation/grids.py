@@ -2,14 +2,15 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mrfrec.checks import check_number
+from mrfrec.engines.local import LocalEngine
 from mrfrec.errors import ParameterError
 from mrfrec.evaluation.splits import Split, check_type
-from mrfrec.models.climbing import RIDGES, Axis, Ridges
+from mrfrec.models.climbing import RIDGES, Axis, RidgeMultiples
 from mrfrec.models.registry import build, model_class
 
 Parameters = Mapping[str, Any]
@@ -52,13 +53,13 @@ def axes_of(
             free = ", ".join(n for n in known if n not in made.machine_parameters and n not in shared)
             rule = f"of parameters of {made.__name__} that are not fixed: {free or 'there are none'}"
             raise ParameterError("vary", rule, name)
-        if not isinstance(axis, Ridges):
+        if not isinstance(axis, RidgeMultiples):
             _check_list(name, axis)
     usual = {name: axis for name, axis in (usual or made.tuning_grid).items() if name in known}
     axes = {name: axis for name, axis in given.items() if name not in usual}
     axes |= {name: given.get(name, axis) for name, axis in usual.items() if name not in shared}
     for name, axis in axes.items():  # refuse values that the model would refuse, before any trial runs
-        for value in () if isinstance(axis, Ridges) else axis:
+        for value in () if isinstance(axis, RidgeMultiples) else axis:
             build(model, plain({**shared, name: value}))
     return axes
 
@@ -74,39 +75,53 @@ def usual_points(
     `vary` replaces or adds values of parameters; parameters that are `fixed` are not varied.
     """
     axes = axes_of(model, vary, fixed)
-    scale = {name: axis for name, axis in axes.items() if isinstance(axis, Ridges)}
+    scale = {name: axis for name, axis in axes.items() if isinstance(axis, RidgeMultiples)}
     points = grid(**{name: axis for name, axis in axes.items() if name not in scale})
     for name, of in scale.items():  # at most one, the last parameter
+        scales = [scale_of(model, {**(fixed or {}), **point}) for point in points]
         points = [
             {**point, name: l2}
-            for point in points
-            for l2 in ridges(split, scale_exponent(model, {**(fixed or {}), **point}), of)
+            for point, (alpha, center) in zip(points, scales, strict=True)
+            for l2 in ridges(split, alpha, of, center=center)
         ]
     return points
 
 
-def scale_exponent(model: str, parameters: Parameters) -> float:
-    """Return α, which determines the scale of l2; 0 if the item-item matrix is not rescaled."""
-    return float({**model_class(model).defaults(), **parameters}.get("alpha", 0.0))
+class Scale(NamedTuple):
+    """The parameters that the scale of l2 depends on; 0 and False in models that do not have them."""
+
+    alpha: float
+    center: bool
+
+
+def scale_of(model: str, parameters: Parameters) -> Scale:
+    """Return what the scale of l2 depends on, in a model with these parameters."""
+    every = {**model_class(model).defaults(), **parameters}
+    return Scale(float(every.get("alpha", 0.0)), bool(every.get("center", False)))
 
 
 def ridges(
-    split: Split, alpha: float, multiples: "Iterable[float] | Ridges" = RIDGES, *, named: bool = True
+    split: Split,
+    alpha: float,
+    multiples: "Iterable[float] | RidgeMultiples" = RIDGES,
+    *,
+    center: bool = True,
+    named: bool = True,
 ) -> list[Any]:
     """Return values of l2 to try: `multiples` of a typical diagonal entry of S, v^(1 − α), to two digits.
 
-    `Ridges` may be multiples of what "auto" stands for, and "auto" itself; its number unless `named`.
+    `RidgeMultiples` may be of what "auto" stands for in a model that is centered or not, and "auto" itself;
+    its number unless `named`.
     """
     alpha = check_number("alpha", alpha, "between 0 and 1", lambda x: 0 <= x <= 1)
     data = check_type("split", split, Split).training
-    of = multiples if isinstance(multiples, Ridges) else Ridges(tuple(multiples))
+    of = multiples if isinstance(multiples, RidgeMultiples) else RidgeMultiples(tuple(multiples))
     checked = [check_number("multiples", multiple, "above 0", lambda x: x > 0) for multiple in of.multiples]
     if of.of_auto:
-        from mrfrec.core.statistics import typical_ridge  # loads numba
+        from mrfrec.core.statistics import moments  # loads numba
 
-        squares = np.asarray(data.matrix.power(2).sum(axis=0), np.float64)
-        v = squares - np.asarray(data.matrix.sum(axis=0), np.float64) ** 2 / data.n_users
-        scale = typical_ridge(alpha, v[v > 0], float(squares.sum() / data.matrix.nnz))
+        with LocalEngine() as engine:
+            scale = moments(data.matrix, 0.0, engine).typical_ridge(alpha, center)
         return ["auto" if named and multiple == 1 else _rounded(multiple * scale) for multiple in checked]
     c = data.popularity.astype(np.float64)
     # The mean over interactions of v = n × variance of their item.

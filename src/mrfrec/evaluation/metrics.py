@@ -14,6 +14,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.special import stdtr
 
+from mrfrec.core.metrics import discounts, ideal_gains, mean_and_error
 from mrfrec.errors import DataError, ParameterError
 
 DEFAULTS = ("ndcg@100", "recall@20", "recall@50")  # of the paper's tables
@@ -67,10 +68,8 @@ def long_tail(popularity: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
 
 def _ndcg(lists: Lists, k: int) -> Numbers:
     """A hit at place p counts 1/log₂(p + 1), divided by the sum of a perfect list."""
-    gain = 1.0 / np.log2(np.arange(2, k + 2))
-    best = np.concatenate([[0.0], np.cumsum(gain)])[lists.most(k)]
     hits = lists.hits[:, :k]
-    return np.asarray((hits * gain[: hits.shape[1]]).sum(axis=1) / best)
+    return np.asarray((hits * discounts(hits.shape[1])).sum(axis=1) / ideal_gains(lists.counts, k))
 
 
 def _recall(lists: Lists, k: int) -> Numbers:
@@ -217,8 +216,7 @@ def mean_of(values: Numbers) -> Mean:
     """Return the mean of one number per user, with its standard error."""
     if not len(values):
         raise DataError("cannot average over no users.")
-    error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
-    return Mean(float(np.mean(values)), error)
+    return Mean(*mean_and_error(values))
 
 
 class Paired(NamedTuple):

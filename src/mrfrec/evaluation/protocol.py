@@ -19,7 +19,7 @@ from mrfrec.errors import DataError, MemoryPlanError, MrfrecError, ParameterErro
 from mrfrec.evaluation import metrics as measures
 from mrfrec.evaluation.metrics import DEFAULTS, Mean, Metric, Numbers, Paired, parse_all, within
 from mrfrec.evaluation.splits import SEED, Questions, Split, check_type
-from mrfrec.models.mrf.model import MRF
+from mrfrec.models.mrf.field import GaussianField
 from mrfrec.models.recommender import Recommender
 
 _USERS_AT_ONCE = 4096
@@ -144,7 +144,7 @@ def fit_and_measure(
     start = time.perf_counter()
     training, measuring = part_of(progress, 0, _TRAINING), part_of(progress, _TRAINING, 1)
     model.fit(split.training, progress=training, validation=split.validation, **options)
-    stages = getattr(model, "timings_", {})
+    stages = model.timings_
     seconds = {**stages, "training": stages.get("total", time.perf_counter() - start)}
     found = measure(model, split.test, wanted, name=name, ties=ties, progress=measuring)
     facts = {**found.facts, "weights": _weights(model)}
@@ -152,11 +152,11 @@ def fit_and_measure(
 
 
 def _weights(model: Recommender) -> dict[str, Any]:
-    """Return how many weights an MRF keeps: the share of the m² entries, diagonal included, and their bytes.
+    """Return how many weights a field keeps: the share of the m² entries, diagonal included, and their bytes.
 
     `blocks` is the number of systems solved, and `capped` the share of items with `max_neighbors` entries.
     """
-    if not isinstance(model, MRF):
+    if not isinstance(model, GaussianField):
         return {}
     B, m = model.weights_, len(model.items_)
     if not model.is_sparse:
@@ -211,7 +211,7 @@ def measure(
         )
     _warn_of_known_targets(model, questions)
     wanted = parse_all(metrics, m)
-    plan = getattr(model, "plan_", None)
+    plan = model.fitted_.learned.plan
     start = time.perf_counter()
     with showing(progress) as report:
         ranked = rank(model, questions, max(metric.k for metric in wanted), ties=ties, progress=report)

@@ -9,12 +9,11 @@ from mrfrec.bars import showing
 from mrfrec.checks import check_flag
 from mrfrec.core.progress import Progress
 from mrfrec.errors import ParameterError
-from mrfrec.evaluation.grids import Parameters, axes_of, plain, ridges, scale_exponent
+from mrfrec.evaluation.grids import Parameters, axes_of, plain, ridges, scale_of
 from mrfrec.evaluation.protocol import Ties
 from mrfrec.evaluation.splits import Split
 from mrfrec.evaluation.study import Improved, Study, Trial, Tuning
-from mrfrec.models.climbing import Axis, Place, Ridges, value_at
-from mrfrec.models.climbing import climb as climb_along
+from mrfrec.models.climbing import Axis, Place, RidgeMultiples, climb_along, value_at
 from mrfrec.models.registry import build
 
 MINUTES = 10.0
@@ -154,7 +153,7 @@ class _Places:
     def __init__(self, run: Study, axes: Mapping[str, Axis], *, named: bool) -> None:
         self._run, self._axes = run, axes
         self._named = named  # whether l2 may be "auto": beside other numbers, a grid has its number
-        self._ladders: dict[tuple[str, float], tuple[Any, ...]] = {}
+        self._ladders: dict[tuple[str, float, bool], tuple[Any, ...]] = {}
         self.start = {name: self._nearest(name, axis) for name, axis in axes.items()}
 
     def _nearest(self, name: str, axis: Axis) -> int:
@@ -165,7 +164,7 @@ class _Places:
             return values.index(default)
         if type(default) not in (int, float):
             return middle
-        if isinstance(axis, Ridges) and "auto" in values:  # count it as what it stands for
+        if isinstance(axis, RidgeMultiples) and "auto" in values:  # count it as what it stands for
             typical = next(x / by for x, by in zip(values, axis.multiples, strict=True) if x != "auto")
             values[values.index("auto")] = typical
         distance = {i: abs(x - default) for i, x in enumerate(values) if type(x) in (int, float)}
@@ -173,18 +172,19 @@ class _Places:
 
     def _ladder(self, name: str, parameters: Parameters) -> tuple[Any, ...]:
         """Return the values of an axis; those of l2 depend on the other parameters."""
-        axis, alpha = self._axes[name], scale_exponent(self._run.model, parameters)
-        if (name, alpha) not in self._ladders:
-            if isinstance(axis, Ridges):
-                axis = ridges(self._run.split, alpha, axis, named=self._named)
-            self._ladders[name, alpha] = tuple(axis)
-        return self._ladders[name, alpha]
+        axis, scale = self._axes[name], scale_of(self._run.model, parameters)
+        key = (name, *scale)
+        if key not in self._ladders:
+            if isinstance(axis, RidgeMultiples):
+                axis = ridges(self._run.split, scale.alpha, axis, center=scale.center, named=self._named)
+            self._ladders[key] = tuple(axis)
+        return self._ladders[key]
 
     def point(self, place: Place) -> dict[str, Any] | None:
         """Return the parameters at a place, or None if there are none."""
         point: dict[str, Any] = {}
         try:
-            for name in sorted(place, key=lambda name: isinstance(self._axes[name], Ridges)):
+            for name in sorted(place, key=lambda name: isinstance(self._axes[name], RidgeMultiples)):
                 ladder = self._ladder(name, {**self._run.fixed, **point})
                 point[name] = value_at(ladder, place[name])
                 if point[name] is None and None not in ladder:
@@ -214,11 +214,11 @@ def _worth(trial: Trial | None) -> float:
 
 
 def _size(axis: Axis) -> int:
-    return len(axis.multiples if isinstance(axis, Ridges) else axis)
+    return len(axis.multiples if isinstance(axis, RidgeMultiples) else axis)
 
 
 def _sorted(axis: Axis) -> Axis:
     """Put numbers in their order, so that a step goes to the next one."""
-    if isinstance(axis, Ridges) or not all(type(x) in (int, float) for x in axis):
+    if isinstance(axis, RidgeMultiples) or not all(type(x) in (int, float) for x in axis):
         return axis
     return sorted(set(axis))

@@ -15,12 +15,14 @@ import numpy.typing as npt
 
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, DataSize, Training
+from mrfrec.data.features import ItemFeatures
 from mrfrec.data.provenance import Origin
 from mrfrec.errors import DataError
 from mrfrec.fitted.measured import Measured
 from mrfrec.fitted.scorers import Base, Scorer, Ties, novelty_factors
 
 if TYPE_CHECKING:
+    from mrfrec.core.plan import Plan
     from mrfrec.data.interactions import Interactions
 
 Array = npt.NDArray[Any]
@@ -44,6 +46,7 @@ class Learned(ABC):
     base_scores: Array  # (m) of each item, without any contribution of a history
     values: Mapping[str, float] = field(default_factory=dict)  # the numbers that "auto" has stood for
     measured: Measured | None = None  # values that the fit has measured
+    plan: "Plan | None" = None  # what the fit has decided, if there was something to decide
     # Seconds of each stage of the fit, and "total", and planned bytes; neither is saved.
     timings: Mapping[str, float] = field(default_factory=dict)
     memory_plan: Mapping[str, int] = field(default_factory=dict)
@@ -64,6 +67,10 @@ class Learned(ABC):
         """Return the score of each item for a user without a history."""
         return self.base_scores
 
+    def used_features(self, features: ItemFeatures | None) -> ItemFeatures | None:
+        """Return the features of items that it has learned from, with their weight; None if from none."""
+        return None
+
     @abstractmethod
     def stored(self) -> tuple[dict[str, Array], Facts]:
         """Return the arrays and facts to save, all of them checked."""
@@ -75,11 +82,6 @@ class Learned(ABC):
     def prepared(self) -> Self:
         """Return the same, ready to answer many questions of one user each in compiled code."""
         return self
-
-    @property
-    def form(self) -> str:
-        """A word for people, such as "sparse"; "" if there is nothing to tell apart."""
-        return ""
 
 
 @dataclass(frozen=True, kw_only=True)

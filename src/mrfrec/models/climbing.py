@@ -8,14 +8,14 @@ RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0)  # multiples of a typical diagonal entry of 
 
 
 @dataclass(frozen=True)
-class Ridges:
+class RidgeMultiples:
     """Values of l2: multiples of what `l2="auto"` stands for, or else of a typical diagonal entry of S."""
 
     multiples: tuple[float, ...] = RIDGES
     of_auto: bool = False
 
 
-Axis = Sequence[Any] | Ridges
+Axis = Sequence[Any] | RidgeMultiples
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Move(NamedTuple):
     after: Any
 
 
-def climb(
+def climb_along(
     axes: Sequence[str],
     place: Place,
     find: Callable[[Place], Found | None],

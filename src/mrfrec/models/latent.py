@@ -24,7 +24,7 @@ class Latent(Recommender):
         except ImportError as error:
             what = f"{type(self).__name__} needs {library} to be trained"
             raise missing_extra(what, str(self.extra)) from error
-        chosen_device(getattr(self, "device", "cpu"))
+        chosen_device(self.device)
 
     def warm_up(self) -> None:
         """Load the library that training needs, which may take seconds."""

@@ -2,14 +2,13 @@
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.errors import ParameterError
 from mrfrec.fitted.linear import LinearWeights, stored_weights
-from mrfrec.fitted.state import Runtime
 from mrfrec.models.recommender import Recommender
 
 if TYPE_CHECKING:
@@ -22,7 +21,8 @@ class Linear(Recommender):
     """A recommender by item-item weights. A subclass learns these in `_fit`, and returns `learned(…)`."""
 
     scales_scores = True
-    learns: ClassVar[type[LinearWeights]] = LinearWeights
+    dtype: Literal["float32", "float64"] = "float32"  # of weights and scores
+    _learns: ClassVar[type[LinearWeights]] = LinearWeights
 
     def learned(self, weights: Any, base: Any = 0.0) -> LinearWeights:
         """Return weights and base scores as what a fit has learned.
@@ -43,10 +43,10 @@ class Linear(Recommender):
             kept = Rows.of(weights.tocsr().astype(self.dtype, copy=False))
         base_scores = np.empty(weights.shape[0], self.dtype)
         base_scores[:] = base
-        return self.learns(weights=kept, base_scores=base_scores)
+        return self._learns(weights=kept, base_scores=base_scores)
 
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> LinearWeights:
-        return self.learns(**stored_weights(arrays, m))
+        return self._learns(**stored_weights(arrays, m))
 
     @property
     def weights_(self) -> Any:
@@ -66,10 +66,6 @@ class Linear(Recommender):
         learned = self.fitted_.learned
         assert isinstance(learned, LinearWeights)
         return learned
-
-    @property
-    def runtime(self) -> Runtime:
-        return super().runtime._replace(device=getattr(self, "device", "cpu"))
 
     def warm_up(self) -> None:
         """Compile or load what fitting and ranking need, so that it is no part of a fit that is timed."""

@@ -1,57 +1,48 @@
-"""Recommender, the base class of all models: parameters, fit, scores, and the methods that all models have.
+"""Recommender, the base class of all models: fit, scores, and the methods that all models have.
 
 Methods that answer questions call functions of `mrfrec.answers` with the fitted state, one value that a fit,
 a file or an update makes.
 """
 
-import inspect
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.answers import publishing, recommending, selection, similar
 from mrfrec.answers import reasons as explaining
-from mrfrec.answers import recommending, selection, similar
 from mrfrec.answers.people import UnknownIds, matrix_rows, people_of, validation_rows
+from mrfrec.answers.publishing import Form, WriteOptions
 from mrfrec.answers.question import ItemFilter, Question
-from mrfrec.answers.recommending import Form, WriteOptions
 from mrfrec.bars import showing
 from mrfrec.checks import check_count, check_flag, check_frames
 from mrfrec.core.rows import Rows
-from mrfrec.data.catalogue import (
-    SEARCH_COLUMNS,
-    SIMILAR_COLUMNS,
-    Catalogue,
-    Columns,
-    DataSize,
-    rows_of,
-)
+from mrfrec.data.catalogue import SEARCH_COLUMNS, Catalogue, Columns, DataSize, rows_of
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.data.provenance import rules_of_matrix
-from mrfrec.engines.machine import memory_budget, parse_bytes, usable_threads
+from mrfrec.engines.machine import memory_budget
 from mrfrec.errors import DataError, NotFittedError, ParameterError
 from mrfrec.fitted import files
 from mrfrec.fitted.measured import Measured
 from mrfrec.fitted.scorers import Ties
-from mrfrec.fitted.state import FittedState, Learned, Runtime
+from mrfrec.fitted.state import FittedState, Learned
 from mrfrec.models import updating
 from mrfrec.models.climbing import Axis, Route
+from mrfrec.models.parameters import Parameterized
 
 if TYPE_CHECKING:
     from mrfrec.core.plan import Plan
     from mrfrec.core.progress import Progress
     from mrfrec.data.interactions import Interactions
     from mrfrec.io.artifact import Stored, StoredArrays
-    from mrfrec.io.staging import Staging
 
 __all__ = ["Answer", "FitContext", "Recommender"]
 
@@ -77,7 +68,7 @@ class FitContext(NamedTuple):
     measured: "Measured | None" = None  # values of an earlier fit, to keep
 
 
-class Recommender(ABC):
+class Recommender(Parameterized, ABC):
     """Base class of all models.
 
     A subclass implements `_fit`, which returns what was learned, and `_restore`, which reads that from a
@@ -90,14 +81,10 @@ class Recommender(ABC):
 
     # The values that `tune` tries, the last parameter varying fastest.
     tuning_grid: ClassVar[Mapping[str, Axis]] = {}
-    machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit")  # they change no result
     scales_scores: ClassVar[bool] = False  # whether a score may be multiplied, as `novelty` does
     explains: ClassVar[bool] = True  # whether a score is a sum over the items of a history
     uses_features: ClassVar[bool] = False  # whether it learns from features of items
     extra: ClassVar[str | None] = None  # optional dependency group that fitting needs
-    threads: int | None = None
-    memory_limit: int | None = None
-    dtype: Literal["float32", "float64"] = "float32"  # of scores
     _fitted: FittedState | None = None
     _seals: Mapping[Path, str] = MappingProxyType({})  # of the files it was loaded from or saved to
     _frames: str | None = None
@@ -142,60 +129,6 @@ class Recommender(ABC):
         self.verify()
         fitted = self.fitted_
         self._exchange(fitted, replace(fitted, learned=fitted.learned.prepared()))
-
-    # ── parameters ────────────────────────────────────────────────────────────────────────────────
-
-    @classmethod
-    def defaults(cls) -> dict[str, Any]:
-        """Return the constructor's parameters and their defaults, `inspect.Parameter.empty` if required."""
-        parameters = inspect.signature(cls).parameters
-        for parameter in parameters.values():
-            if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-                rule = f"a class whose constructor takes every parameter by name, and no {parameter.name!r}"
-                raise ParameterError("model", rule, cls.__name__)
-        return {name: parameter.default for name, parameter in parameters.items()}
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The parameters as they are set now, without those that only concern the machine."""
-        everything = self.get_params()
-        return {name: value for name, value in everything.items() if name not in self.machine_parameters}
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return all parameters of the constructor. `deep` changes nothing; scikit-learn passes it."""
-        names = self.defaults()
-        missing = [name for name in names if not hasattr(self, name)]
-        if missing:
-            rule = f"a class that keeps each parameter as an attribute: its constructor sets no {missing[0]}"
-            raise ParameterError("model", rule, type(self).__name__)
-        return {name: getattr(self, name) for name in names}
-
-    def set_params(self, **parameters: Any) -> Self:
-        """Set parameters, under the rules of the constructor. They take effect with the next `fit`."""
-        current = self.get_params()
-        for name in parameters:
-            if name not in current:
-                known = ", ".join(current) or "none"
-                raise ParameterError("parameters", f"among those of {type(self).__name__} ({known})", name)
-        # All that a constructor sets, which may be more than its parameters; nothing of a fit is in there.
-        self.__dict__.update(type(self)(**{**current, **parameters}).__dict__)
-        return self
-
-    def unfitted(self) -> Self:
-        """Return a new model with the same parameters and nothing learned."""
-        return type(self)(**self.get_params())
-
-    @property
-    def call(self) -> str:
-        """The constructor call, with the parameters that differ from their defaults."""
-        usual = self.defaults()
-        changed = [f"{name}={value!r}" for name, value in self.get_params().items() if usual[name] != value]
-        return f"{type(self).__name__}({', '.join(changed)})"
-
-    def _limit(self, threads: int | None, memory_limit: int | str | None) -> None:
-        """Check and set `threads` and `memory_limit`."""
-        self.threads = None if threads is None else check_count("threads", threads)
-        self.memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
 
     # ── fitting and scoring ───────────────────────────────────────────────────────────────────────
 
@@ -274,10 +207,7 @@ class Recommender(ABC):
         self, data: "Interactions", learned: Learned, parameters: Mapping[str, Any]
     ) -> FittedState:
         """Return the state of this model with what was learned from data."""
-        size, origin, features = data.size, data.origin, data.features
-        if features is not None:
-            weight = learned.values.get("feature_weight")
-            features = None if weight is None else replace(features, weight=weight)
+        size, origin, features = data.size, data.origin, learned.used_features(data.features)
         return FittedState(
             kind=type(self).__name__,
             explains=self.explains,
@@ -295,8 +225,9 @@ class Recommender(ABC):
         from mrfrec.io.features import read_item_features
 
         if not self.uses_features:
-            rule = f"None: {type(self).__name__} learns from interactions alone, and MRF from both"
-            raise ParameterError("item_features", rule, type(item_features).__name__)
+            rule = f"None: {type(self).__name__} learns from interactions alone"
+            advice = "Use a model that learns from features, such as MRF."
+            raise ParameterError("item_features", rule, type(item_features).__name__, advice)
         if not isinstance(item_features, ItemFeatures):
             item_features = read_item_features(item_features)
         return data.with_features(item_features)
@@ -340,7 +271,8 @@ class Recommender(ABC):
         if fitted is None:
             return self.call
         size = str(fitted.size).rpartition(", ")[0]
-        form = f", {fitted.learned.form}" if fitted.learned.form else ""
+        plan = fitted.learned.plan
+        form = "" if plan is None else f", {plan.kind}"
         changed = "" if self.parameters == fitted.parameters else ", before parameters were changed"
         values = {} if fitted.learned.measured is None else fitted.learned.measured.values
         measured = "".join(f", {name}={value:.3g}" for name, value in values.items())
@@ -352,11 +284,6 @@ class Recommender(ABC):
         if self._fitted is None:
             raise NotFittedError(f"this {type(self).__name__} is not fitted: call fit first.")
         return self._fitted
-
-    @property
-    def runtime(self) -> Runtime:
-        """What answers are computed with."""
-        return Runtime(self.threads or usable_threads())
 
     @property
     def catalogue(self) -> Catalogue:
@@ -581,46 +508,22 @@ class Recommender(ABC):
         so on, with up to 20,000 users each and the same rows in the same order. It appears when it is whole.
         """
         target: WriteOptions = {"form": form, "table": table, "columns": columns}
-        if client is None:
-            asked = {"history": history, "progress": progress, **target, **options}
-            with self.staged_recommendations(path, users, **asked) as rows:
-                return rows
-        from mrfrec.answers.cluster_parts import recommend_in_parts
-
-        for name, value in target.items():
-            if value is not None and (name, value) != ("form", "parquet"):
-                raise ParameterError(name, "None with a client, which writes Parquet files", value)
-        fitted, question = self.fitted_, Question(**options)
-        people = people_of(fitted, users, history, once=True)
+        fitted = self.fitted_
         with showing(progress) as report:
+            if client is None:
+                asked = {"history": history, "progress": report, **options}
+                with publishing.staged_recommendations(
+                    fitted, self.runtime, path, users, target=target, **asked
+                ) as rows:
+                    return rows
+            from mrfrec.answers.cluster_parts import recommend_in_parts
+
+            for name, value in target.items():
+                if value is not None and (name, value) != ("form", "parquet"):
+                    raise ParameterError(name, "None with a client, which writes Parquet files", value)
+            question = Question(**options)
+            people = people_of(fitted, users, history, once=True)
             return recommend_in_parts(fitted, people, question, path, client, report)
-
-    @contextmanager
-    def staged_recommendations(
-        self,
-        path: "str | PathLike[str] | Staging",
-        users: object = None,
-        *,
-        history: object = None,
-        progress: "Progress | bool | None" = None,
-        **options: Any,
-    ) -> Iterator[int]:
-        """Write as `recommend_to` does, with its options, but let the rows appear when the block ends.
-
-        Yields the number of rows once all of them are written beside the file or the table. If the block
-        raises, nothing changes.
-        """
-        from mrfrec.io.frames import check_target, writing_rows
-
-        target = {name: options.pop(name, None) for name in WriteOptions.__annotations__}
-        check_target(path, target["form"], target["table"])
-        fitted, question = self.fitted_, Question(**options)
-        people = people_of(fitted, users, history, once=True)
-        with showing(progress) as report:
-            batches = recommending.recommend(fitted, self.runtime, people, question, progress=report)
-            rows = recommending.as_table(fitted, people, question, batches)
-            with writing_rows(*rows, path, **target) as count:
-                yield count
 
     def similar_items(self, item: Id | Iterable[Id], k: int = 10) -> Any:
         """Return the items that go with an item most strongly: a table of item, title, score and rank.
@@ -646,28 +549,12 @@ class Recommender(ABC):
         named several times counts once. The other parameters are those of `recommend_to`; the primary key is
         similar_to and rank.
         """
-        with self.staged_similar_items(path, items, k=k, progress=progress, **target) as rows:
-            return rows
-
-    @contextmanager
-    def staged_similar_items(
-        self,
-        path: "str | PathLike[str] | Staging",
-        items: Iterable[Id] | None = None,
-        *,
-        k: int = 10,
-        progress: "Progress | bool | None" = None,
-        **target: Unpack[WriteOptions],
-    ) -> Iterator[int]:
-        """Write as `similar_items_to` does, but let the rows appear when the block ends."""
-        from mrfrec.io.frames import check_target, writing_rows
-
-        check_target(path, target.get("form"), target.get("table"))
         fitted = self.fitted_
-        with showing(progress) as report:
-            batches = similar.neighbor_batches(fitted, k, items, report, once=True)
-            with writing_rows(batches, SIMILAR_COLUMNS, fitted.column_types, path, **target) as count:
-                yield count
+        with (
+            showing(progress) as report,
+            publishing.staged_similar_items(fitted, path, items, k=k, target=target, progress=report) as rows,
+        ):
+            return rows
 
     def explain(
         self, item: Id, *, user: Id | None = None, history: object = None, novelty: float | None = None

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mrfrec import __version__
+from mrfrec.answers.publishing import staged_recommendations, staged_similar_items
 from mrfrec.checks import check_flag, check_nonnegative
 from mrfrec.data.merging import add, origin_of_data
 from mrfrec.errors import DataError, EmptyTableError, ParameterError, RefusedError
@@ -296,10 +297,13 @@ class _Night:
                 if sink.table and sink.to not in databases:
                     databases[sink.to] = staged.enter_context(open_staging(sink.to))
                 place = databases.get(sink.to, sink.to)
-                is_similar = what == "similar items"
-                stage = model.staged_similar_items if is_similar else model.staged_recommendations
-                named = {"table": sink.table, "columns": sink.columns, **sink.options}
-                rows = staged.enter_context(stage(place, k=sink.k, progress=self.progress, **named))
+                named = {"table": sink.table, "columns": sink.columns}
+                asked = {"k": sink.k, "target": named, "progress": self.progress, **sink.options}
+                if what == "similar items":
+                    written = staged_similar_items(model.fitted_, place, **asked)
+                else:
+                    written = staged_recommendations(model.fitted_, model.runtime, place, **asked)
+                rows = staged.enter_context(written)
                 self.record["rows"][what] = rows
                 _log.info("%s rows of %s for %s", f"{rows:,}", what, sink.where)
                 self._guard([] if rows else [f"there are no {what} to publish"])

@@ -16,7 +16,7 @@ from mrfrec.evaluation.metrics import DEFAULTS, Mean
 from mrfrec.evaluation.protocol import Comparison, Evaluation, evaluate_each
 from mrfrec.evaluation.report import Report, Section, of_evaluations, percent, seconds_text
 from mrfrec.evaluation.splits import Split
-from mrfrec.models.mrf.model import MRF
+from mrfrec.models.mrf.field import GaussianField
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import build, model_class
 from mrfrec.paper.published import NOTES, TABLE_1, TABLE_2, WITHOUT_PARAMETERS, Published
@@ -200,7 +200,7 @@ def _measured(
     if what != "lowrank":
         return evaluate_each(models, data, **_PROTOCOL, progress=progress, skip=_FAILURES, tell=tell_of)
     ((name, model),) = models.items()
-    assert isinstance(model, MRF)
+    assert isinstance(model, GaussianField)
     try:
         model.fit(data.training, progress=progress)
         return low_rank(model, data.test, **_PROTOCOL, split=data.name, progress=progress)

@@ -19,7 +19,7 @@ from mrfrec.evaluation.metrics import DEFAULTS, Lists, Metric, Numbers
 from mrfrec.evaluation.protocol import Comparison, Ties, measure
 from mrfrec.evaluation.splits import Questions
 from mrfrec.fitted import scorers
-from mrfrec.models.mrf.model import MRF
+from mrfrec.models.mrf.field import GaussianField
 
 _EXACT = 3000  # items up to which the full decomposition takes only seconds
 _PASSES = 2  # power iterations; each squares the ratio of the leading to the trailing singular values
@@ -29,7 +29,7 @@ Array = npt.NDArray[Any]
 
 
 def low_rank(
-    model: MRF,
+    model: GaussianField,
     questions: Questions,
     ranks: Iterable[int] | None = None,
     metrics: Iterable[str | Metric] | str = DEFAULTS,
@@ -49,7 +49,7 @@ def low_rank(
     depends on `seed`. `split` is the name of the split, for reports. The ranks are 200, 1,000 and 3,000 by
     default, as far as there are more items, otherwise half of the items.
     """
-    if not isinstance(model, MRF):
+    if not isinstance(model, GaussianField):
         raise ParameterError("model", "an MRF", model)
     m = len(model.items_)
     if model.plan_.rank:
@@ -136,7 +136,7 @@ def _factors(B: Any, rank: int, seed: int, progress: Progress | None) -> tuple[A
 
 
 def _rank(
-    model: MRF,
+    model: GaussianField,
     shown: sp.csr_array,
     left: Array,
     right: Array,

@@ -296,7 +296,7 @@ def _bars_of(
 def _about(visit: PageVisit) -> tuple[str, Content]:
     served = visit.served
     opened = datetime.fromtimestamp(served.opened, UTC)
-    plan = getattr(served.model, "plan_", None)
+    plan = served.model.fitted_.learned.plan
     return "model.html", {
         "about": answers.about(served.model),
         "opened": opened,

@@ -3,13 +3,13 @@
 import numpy as np
 
 from mrfrec.engines.gpu import dense, low_rank, rows, sparse
-from mrfrec.engines.gpu.device import LIBRARIES, Device
+from mrfrec.engines.gpu.device import LIBRARIES
 
 # Seconds of a fit without the device below which "auto" does not use it: a GPU takes about as long to wake.
 _WORTH_WAKING = 2.0
 
 
-class TorchAccelerator(Device):
+class TorchAccelerator(rows.StreamingDevice):
     """The stages of a fit on a device of PyTorch.
 
     Results are those of the core up to rounding, and the same for every run on one device.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -14,9 +14,6 @@ from mrfrec.core.engine import Array, Engine, ranges
 from mrfrec.core.memory import Budget, human_bytes
 from mrfrec.engines.machine import memory_budget
 from mrfrec.errors import MemoryPlanError
-
-if TYPE_CHECKING:
-    from mrfrec.engines.gpu.rows import StreamedRows
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -30,7 +27,6 @@ class Device:
 
     def __init__(self, name: str) -> None:
         self.torch = torch.device(name)
-        self.rows: StreamedRows | None = None  # the data of a fit, from one stage to the next
 
     @property
     def memory(self) -> Budget:
@@ -114,13 +110,16 @@ def computing_on(device: torch.device, what: str) -> Iterator[None]:
             torch.cuda.empty_cache()
 
 
+Kind = TypeVar("Kind", bound=Device)
+
+
 def computes(
-    function: Callable[Concatenate[Device, P], Result],
-) -> Callable[Concatenate[Device, P], Result]:
+    function: Callable[Concatenate[Kind, P], Result],
+) -> Callable[Concatenate[Kind, P], Result]:
     """Let a step of a fit compute on its first argument, as `computing_on` says."""
 
     @wraps(function)
-    def on_device(device: Device, /, *args: P.args, **kwargs: P.kwargs) -> Result:
+    def on_device(device: Kind, /, *args: P.args, **kwargs: P.kwargs) -> Result:
         with computing_on(device.torch, "the fit"):
             return function(device, *args, **kwargs)
 

@@ -99,11 +99,16 @@ class StreamedRows:
         self._values = None
 
 
-def streamed(device: Device, statistics: Statistics) -> StreamedRows:
-    """Keep the data on the device from one stage to the next."""
-    if device.rows is None or device.rows.statistics is not statistics:
-        device.rows = StreamedRows(statistics, device)
-    return device.rows
+class StreamingDevice(Device):
+    """A device that keeps the data of a fit from one stage to the next."""
+
+    _rows: StreamedRows | None = None
+
+    def streamed(self, statistics: Statistics) -> StreamedRows:
+        """Return rows of S, from data that is brought here once."""
+        if self._rows is None or self._rows.statistics is not statistics:
+            self._rows = StreamedRows(statistics, self)
+        return self._rows
 
 
 def bounded_ranges(before: Tensor, first: int, last: int) -> Iterator[tuple[int, int]]:

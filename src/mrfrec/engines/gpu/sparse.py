@@ -15,8 +15,8 @@ from mrfrec.core.engine import Array, Engine, Floats
 from mrfrec.core.entries import Pairs
 from mrfrec.core.kernels.blocks import Blocks
 from mrfrec.core.statistics import Statistics, not_positive_definite
-from mrfrec.engines.gpu.device import Device, computes, dtype_name
-from mrfrec.engines.gpu.rows import LISTED, StreamedRows, bounded_ranges, owners_and_places, streamed
+from mrfrec.engines.gpu.device import computes, dtype_name
+from mrfrec.engines.gpu.rows import LISTED, StreamedRows, StreamingDevice, bounded_ranges, owners_and_places
 
 _BATCH = 1 << 26  # numbers in the matrices of a batch of blocks
 _PER_NUMBER = 24  # bytes: of the matrix, its factor, and where its parts lie
@@ -25,7 +25,7 @@ _SIZES = 0.9  # the smallest block of a batch, as a share of the largest
 
 @computes
 def list_pairs(
-    device: Device,
+    device: StreamingDevice,
     statistics: Statistics,
     threshold: np.float32,
     shift: int,
@@ -35,7 +35,7 @@ def list_pairs(
 ) -> tuple[list[Pairs], npt.NDArray[np.int64]]:
     """Return the pairs with |S| > threshold, while `may_keep(count)` says yes, and a histogram of |S|."""
     found: list[Pairs] = []
-    m, rows = statistics.m, streamed(device, statistics)
+    m, rows = statistics.m, device.streamed(statistics)
     histogram = torch.zeros(1 << (31 - shift), dtype=torch.int64, device=device.torch)
     # Items that may have |S| > threshold with each other though nobody has both.
     g = np.abs(statistics.scaling.g)
@@ -84,10 +84,10 @@ def needed_bytes() -> int:
 
 @computes
 def estimates_of_blocks(
-    device: Device, statistics: Statistics, ridge: Floats, dtype: str, batch: Blocks, engine: Engine
+    device: StreamingDevice, statistics: Statistics, ridge: Floats, dtype: str, batch: Blocks, engine: Engine
 ) -> Array:
     """Return the estimates of the blocks, at the places that `batch.store_ptr` says."""
-    kinds, rows = np.diff(batch.kind_ptr), streamed(device, statistics)
+    kinds, rows = np.diff(batch.kind_ptr), device.streamed(statistics)
     estimates = np.zeros(int(batch.store_ptr[-1]), dtype)
     triangle = kinds * (kinds - 1) // 2 * np.dtype(dtype).itemsize
     most = max((device.memory.limit - needed_bytes()) // 2, int(triangle.max()))

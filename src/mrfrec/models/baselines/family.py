@@ -1,22 +1,17 @@
-"""EASE and EDLAE: named settings of the MRF.
+"""EASE and EDLAE: the field of the MRF with other ridges.
 
-Without centering and rescaling, an MRF has the ridge `l2 + p/(1 − p)·diag(XᵀX)` on the diagonal of XᵀX. A
+Without centering and rescaling, the field has the ridge `l2 + p/(1 − p)·diag(XᵀX)` on the diagonal of XᵀX. A
 flat ridge is EASE; a ridge proportional to how often items are used is EDLAE.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from mrfrec.models.climbing import Axis, Ridges
-from mrfrec.models.mrf.model import MRF
-
-_PLAIN: Any = {
-    "alpha": 0.0, "user_weight": 0.0, "center": False, "offset": False, "novelty": 0.0, "rank": 0,
-    "feature_weight": 0.0,
-}  # fmt: skip
+from mrfrec.models.climbing import Axis, RidgeMultiples
+from mrfrec.models.mrf.field import GaussianField, check_dropout
 
 
-class EASE(MRF):
+class EASE(GaussianField):
     """Steck, *Embarrassingly Shallow Autoencoders for Sparse Data*, WWW 2019: an MRF with a flat ridge.
 
     C = (XᵀX + l2·I)⁻¹, B = −C ⊘ diag(C) per column, zero diagonal. The same as
@@ -25,8 +20,7 @@ class EASE(MRF):
     The other parameters are those of `MRF`; with `sparsity`, the largest entries of XᵀX are kept.
     """
 
-    uses_features = False
-    tuning_grid: ClassVar[Mapping[str, Axis]] = {"l2": Ridges()}
+    tuning_grid: ClassVar[Mapping[str, Axis]] = {"l2": RidgeMultiples()}
 
     def __init__(
         self,
@@ -41,14 +35,13 @@ class EASE(MRF):
         memory_limit: int | str | None = None,
         device: str = "cpu",
     ) -> None:
-        super().__init__(
-            l2=l2, **_PLAIN, sparsity=sparsity, threshold=threshold,
-            max_neighbors=max_neighbors, r=r, dtype=dtype, threads=threads, memory_limit=memory_limit,
-            device=device,
+        self._set_shared(
+            l2=l2, sparsity=sparsity, threshold=threshold, max_neighbors=max_neighbors, r=r, dtype=dtype,
+            threads=threads, memory_limit=memory_limit, device=device,
         )  # fmt: skip
 
 
-class EDLAE(MRF):
+class EDLAE(GaussianField):
     """Steck, *Autoencoders that don't overfit towards the Identity*, NeurIPS 2020, of full rank.
 
     Dropping each item of a history with probability p is, in expectation, a ridge proportional to how often
@@ -67,10 +60,9 @@ class EDLAE(MRF):
     The other parameters are those of `MRF`; with `sparsity`, the largest entries of XᵀX are kept.
     """
 
-    uses_features = False
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
         "dropout": (0.2, 0.33, 0.5, 0.7),
-        "l2": Ridges((0.01, 0.1, 1.0)),
+        "l2": RidgeMultiples((0.01, 0.1, 1.0)),
     }
 
     def __init__(
@@ -87,8 +79,8 @@ class EDLAE(MRF):
         memory_limit: int | str | None = None,
         device: str = "cpu",
     ) -> None:
-        super().__init__(
-            l2=l2, dropout=dropout, **_PLAIN, sparsity=sparsity, threshold=threshold,
-            max_neighbors=max_neighbors, r=r, dtype=dtype, threads=threads, memory_limit=memory_limit,
-            device=device,
+        self._set_shared(
+            l2=l2, sparsity=sparsity, threshold=threshold, max_neighbors=max_neighbors, r=r, dtype=dtype,
+            threads=threads, memory_limit=memory_limit, device=device,
         )  # fmt: skip
+        self.dropout = check_dropout(dropout)

@@ -106,7 +106,7 @@ class ItemKNN(Linear):
         As in `MRF`.
     """
 
-    learns = KNNWeights
+    _learns = KNNWeights
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
         "neighbors": (20, 100),
         "shrink": (0.0, 10.0),

@@ -9,7 +9,7 @@ waits for the device: all sizes follow from the row pointers on the host.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +20,36 @@ from torch.nn.functional import embedding, embedding_bag
 from mrfrec.core.rows import Rows
 from mrfrec.errors import NumericalError
 
-if TYPE_CHECKING:
-    from mrfrec.models.baselines.autoencoders import Autoencoder
-
 _LIBRARY = 24_000_000  # bytes that PyTorch's own buffers take, measured
 
 Weights = dict[str, Tensor]
 
 
-def needed_bytes(model: "Autoencoder", rows: Rows) -> int:
+class Recipe(Protocol):
+    """What a network and its training need of a model: its parameters, 0 or False where it has none."""
+
+    is_multinomial: ClassVar[bool]  # the likelihood; histories are then normalised to length 1
+    activation: str
+    dropout: float
+    l2: float
+    learning_rate: float
+    batch: int
+    epochs: int
+    patience: int | None
+    validation: float
+    seed: int
+    threads: int | None
+    latent: int  # of MultVAE, as the next two
+    kl_cap: float
+    kl_epochs: float
+    weight: float  # of CDAE, as the next
+    user_vectors: bool
+
+    def shapes(self, n: int, m: int) -> dict[str, tuple[int, ...]]:
+        """Return the shape of every weight, for n training users and m items."""
+
+
+def needed_bytes(model: Recipe, rows: Rows) -> int:
     """Estimate the bytes a training holds besides the given matrix."""
     n, m = len(rows), rows.width
     parameters = sum(math.prod(one) for one in model.shapes(n, m).values())
@@ -51,7 +72,7 @@ class UserBatch(NamedTuple):
 class DeviceRows:
     """The rows of a matrix on a device, divided into batches."""
 
-    def __init__(self, rows: Rows, model: "Autoencoder", device: str) -> None:
+    def __init__(self, rows: Rows, model: Recipe, device: str) -> None:
         self.width, self.device, self.lengths = rows.width, device, np.diff(rows.ptr)
         values = rows.values.astype(np.float64)
         inputs = values
@@ -101,7 +122,7 @@ def _row_sums(values: npt.NDArray[np.float64], ptr: npt.NDArray[np.int64]) -> np
     return np.bincount(owner, values, len(ptr) - 1).astype(np.float64, copy=False)
 
 
-def _initial(model: "Autoencoder", n: int, m: int, device: str) -> Weights:
+def initial_weights(model: Recipe, n: int, m: int, device: str) -> Weights:
     """Return initial weights, the same on every device: Glorot's uniform, biases near 0, user vectors 0."""
     random = torch.Generator().manual_seed(seed_of(model, 0))
     weights = {}
@@ -116,14 +137,14 @@ def _initial(model: "Autoencoder", n: int, m: int, device: str) -> Weights:
     return weights
 
 
-def seed_of(model: "Autoencoder", epoch: int) -> int:
+def seed_of(model: Recipe, epoch: int) -> int:
     """Return the seed of an epoch; 0 is for the initial weights."""
     return int(np.random.SeedSequence((model.seed, epoch)).generate_state(1, np.uint64)[0])
 
 
 def _hidden(
     weights: Mapping[str, Tensor],
-    model: "Autoencoder",
+    model: Recipe,
     batch: UserBatch,
     random: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor | None]:
@@ -189,7 +210,7 @@ def _weighted_square(outputs: Tensor, batch: UserBatch, weight: float) -> tuple[
     return loss, gradient
 
 
-def kl_weight_after(model: "Autoencoder", epochs: float) -> float:
+def kl_weight_after(model: Recipe, epochs: float) -> float:
     """Return β of Liang et al. §2.2.2 after some epochs: it grows to kl_cap in kl_epochs epochs."""
     return model.kl_cap * min(epochs / model.kl_epochs, 1.0) if model.kl_epochs else model.kl_cap
 
@@ -197,9 +218,9 @@ def kl_weight_after(model: "Autoencoder", epochs: float) -> float:
 class Trainer:
     """A network and its optimiser on a device."""
 
-    def __init__(self, model: "Autoencoder", rows: Rows, device: str) -> None:
+    def __init__(self, model: Recipe, rows: Rows, device: str) -> None:
         self.model, self.device, self.data = model, device, DeviceRows(rows, model, device)
-        self.weights = _initial(model, len(rows), rows.width, device)
+        self.weights = initial_weights(model, len(rows), rows.width, device)
         biases, matrices = ([w for w in self.weights.values() if w.ndim == n] for n in (1, 2))
         # The gradient of (l2/batch)·‖W‖² is 2·l2/batch·W: `weight_decay` times W. (Liang et al. publish code
         # with λ = l2/batch times twice TensorFlow's l2_loss, which is half the sum of squares.)
@@ -262,9 +283,7 @@ class Trainer:
 
 
 @torch.no_grad()
-def ranked(
-    weights: Mapping[str, Tensor], model: "Autoencoder", shown: DeviceRows, k: int
-) -> Iterator[Tensor]:
+def ranked(weights: Mapping[str, Tensor], model: Recipe, shown: DeviceRows, k: int) -> Iterator[Tensor]:
     """Yield the k best unseen items of each user, one batch of users at a time."""
     block = shown.block(model.batch)
     for batch in shown.batches(np.arange(len(shown)), model.batch):

@@ -8,16 +8,18 @@ import numpy as np
 
 from mrfrec.checks import check_count, check_dtype, check_nonnegative, check_number, warn
 from mrfrec.fitted.linear import LinearWeights
-from mrfrec.models.baselines.neighborhood import fitting_gram
-from mrfrec.models.climbing import Axis, Ridges
+from mrfrec.models.baselines.neighborhood import GramFit, fitting_gram
+from mrfrec.models.climbing import Axis, RidgeMultiples
 from mrfrec.models.linear import Linear
 from mrfrec.models.recommender import FitContext
 
 if TYPE_CHECKING:
+    import scipy.sparse as sp
+
     from mrfrec.data.interactions import Interactions
 
 # Liang et al. (2018) try 0.1, 0.5, 1 and 5 for both penalties; for most items such an l2 changes nothing.
-_RIDGES = Ridges((0.003, 0.03, 0.3))
+_RIDGES = RidgeMultiples((0.003, 0.03, 0.3))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +64,15 @@ class SLIM(Linear):
         Number of regressions that did not converge; None in a loaded model.
     """
 
-    learns: ClassVar[type[LinearWeights]] = SLIMWeights
+    _learns: ClassVar[type[LinearWeights]] = SLIMWeights
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"l1": (0.1, 0.5, 1.0, 5.0), "l2": _RIDGES}
+    # Typical shares of the time.
+    _costs: ClassVar[Mapping[str, float]] = {
+        "statistics": 0.01,
+        "matrix": 0.03,
+        "mirror": 0.01,
+        "regress": 0.95,
+    }
 
     l1: float = 1.0
     l2: float = 100.0
@@ -87,35 +96,28 @@ class SLIM(Linear):
         return learned.unsettled if isinstance(learned, SLIMWeights) else None
 
     def _fit(self, data: "Interactions", given: FitContext) -> LinearWeights:
-        """Regress each item on all others, or on the `neighbors` nearest."""
-        from mrfrec.core import descent, neighbors
-        from mrfrec.core.pattern import Pattern
-
-        near: int | None = getattr(self, "neighbors", None)
-        penalties, m = (self.l1, self.l2, self.tolerance, self.passes), data.n_items
-        # Typical shares of the time.
-        costs = {"statistics": 0.01, "matrix": 0.03, "mirror": 0.01, "regress": 0.95}
-        if near is not None:
-            costs = {"statistics": 0.01, "neighbors": 0.09, "gather": 0.3, "regress": 0.6}
-        with fitting_gram(self, data, given, costs) as fit:
-            engine, held = fit.engine, fit.held
-            if near is None:
-                advice = "Use FsSLIM, which looks at a few neighbors of each item."
-                engine.memory.require("gram", held + descent.bytes_for_all(m, self.dtype), advice)
-            facts = neighbors.raw_statistics(data.matrix, engine)
-            if near is None:
-                gram = descent.gram(facts, self.dtype, engine)
-                weights, unsettled = descent.regress_on_all(facts, gram, penalties, held, engine)
-            else:
-                nearest = neighbors.nearest(facts, near, 0.0, held, engine)
-                some = Pattern(nearest.indptr.astype(np.int64), nearest.indices, 0.0)
-                weights, unsettled = descent.regress_on_some(facts, some, penalties, held, engine, self.dtype)
+        with fitting_gram(self, data, given, self._costs) as fit:
+            weights, unsettled = self._regressions(data, fit)
             if unsettled:
                 warn(
-                    f"{unsettled:,} of {m:,} regressions did not converge within passes={self.passes}. Use a "
-                    "larger l2, more passes, or a larger tolerance."
+                    f"{unsettled:,} of {data.n_items:,} regressions did not converge within "
+                    f"passes={self.passes}. Use a larger l2, more passes, or a larger tolerance."
                 )
         return fit.noted(replace(self.learned(weights), unsettled=unsettled))  # type: ignore[call-arg]
+
+    def _regressions(self, data: "Interactions", fit: GramFit) -> "tuple[sp.csr_array, int]":
+        """Regress each item on all others; return the weights, and how many regressions did not converge."""
+        from mrfrec.core import descent, neighbors
+
+        advice = "Use FsSLIM, which looks at a few neighbors of each item."
+        fit.engine.memory.require("gram", fit.held + descent.bytes_for_all(data.n_items, self.dtype), advice)
+        facts = neighbors.raw_statistics(data.matrix, fit.engine)
+        gram = descent.gram(facts, self.dtype, fit.engine)
+        return descent.regress_on_all(facts, gram, self._penalties, fit.held, fit.engine)
+
+    @property
+    def _penalties(self) -> tuple[float, float, float, int]:
+        return self.l1, self.l2, self.tolerance, self.passes
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -135,8 +137,25 @@ class FsSLIM(SLIM):
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"neighbors": (50, 200), "l1": (0.1, 1.0), "l2": _RIDGES}
 
+    _costs: ClassVar[Mapping[str, float]] = {
+        "statistics": 0.01,
+        "neighbors": 0.09,
+        "gather": 0.3,
+        "regress": 0.6,
+    }
+
     neighbors: int = 200
 
     def __post_init__(self) -> None:
         self.neighbors = check_count("neighbors", self.neighbors)
         super().__post_init__()
+
+    def _regressions(self, data: "Interactions", fit: GramFit) -> "tuple[sp.csr_array, int]":
+        from mrfrec.core import descent, neighbors
+        from mrfrec.core.pattern import Pattern
+
+        engine, held = fit.engine, fit.held
+        facts = neighbors.raw_statistics(data.matrix, engine)
+        nearest = neighbors.nearest(facts, self.neighbors, 0.0, held, engine)
+        some = Pattern(nearest.indptr.astype(np.int64), nearest.indices, 0.0)
+        return descent.regress_on_some(facts, some, self._penalties, held, engine, self.dtype)

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from mrfrec.core.memory import human_bytes
+from mrfrec.core.metrics import discounts, ideal_gains
 from mrfrec.core.rows import Rows
 from mrfrec.data.heldout import only_entries
 from mrfrec.engines.machine import usable_threads
 from mrfrec.errors import DataError, MemoryPlanError
-from mrfrec.models.baselines.networks import DeviceRows, Trainer, Weights, ranked, seed_of
+from mrfrec.models.baselines.networks import DeviceRows, Recipe, Trainer, Weights, ranked, seed_of
 
 if TYPE_CHECKING:
     from mrfrec.core.progress import Progress
-    from mrfrec.models.baselines.autoencoders import Autoencoder
 
 _DEPTH = 100  # places of the nDCG that decides when to stop
 _MOST_VALIDATION_USERS = 10_000
@@ -30,7 +30,7 @@ Trained = tuple[dict[str, npt.NDArray[np.float32]], list[dict[str, Any]], int]
 
 
 def train(
-    model: "Autoencoder",
+    model: Recipe,
     rows: Rows,
     validation: tuple[Rows, Rows] | None,
     device: str,
@@ -47,8 +47,8 @@ def train(
         rows, validation = _set_aside(rows, model)
     with _settings(model.threads or usable_threads(), device, needed):
         trainer = Trainer(model, rows, device)
-        questions = None if validation is None else _Questions(validation, model, device)
-        patience = model.epochs if questions is None else model.patience or model.epochs
+        held_out = None if validation is None else _ValidationUsers(validation, model, device)
+        patience = model.epochs if held_out is None else model.patience or model.epochs
         steps = model.epochs * trainer.steps_per_epoch  # unless it stops early
 
         def report(done: int) -> None:
@@ -61,7 +61,7 @@ def train(
         report(0)
         while (epoch := len(history) + 1) <= model.epochs and epoch - 1 - best_epoch < patience:
             loss = trainer.epoch(epoch, report)
-            ndcg = None if questions is None else questions.ndcg(trainer.weights)
+            ndcg = None if held_out is None else held_out.ndcg(trainer.weights)
             before = history[best_epoch - 1]["ndcg"] if best_epoch else None
             if before is None or ndcg is None or ndcg > before:
                 best, best_epoch = trainer.predicting(), epoch
@@ -93,7 +93,7 @@ def _settings(threads: int, device: str, needed: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _set_aside(rows: Rows, model: "Autoencoder") -> tuple[Rows, tuple[Rows, Rows]]:
+def _set_aside(rows: Rows, model: Recipe) -> tuple[Rows, tuple[Rows, Rows]]:
     """Hold out some users: return the others, and the shown and hidden items of those held out."""
     able = np.flatnonzero(np.diff(rows.ptr) >= 2)
     count = min(max(round(model.validation * len(rows)), 1), _MOST_VALIDATION_USERS, len(able))
@@ -117,18 +117,17 @@ def _set_aside(rows: Rows, model: "Autoencoder") -> tuple[Rows, tuple[Rows, Rows
     return others, (Rows.of(only_entries(X, ~hidden)), Rows.of(only_entries(X, hidden)))
 
 
-class _Questions:
+class _ValidationUsers:
     """Validation users on the device."""
 
-    def __init__(self, validation: tuple[Rows, Rows], model: "Autoencoder", device: str) -> None:
+    def __init__(self, validation: tuple[Rows, Rows], model: Recipe, device: str) -> None:
         asked = np.flatnonzero(np.diff(validation[1].ptr))
         if not len(asked):
             raise DataError("validation: no user has a hidden item.")
         self._shown, self._targets = (DeviceRows(rows.take(asked), model, device) for rows in validation)
         self._model, self._depth = model, min(_DEPTH, self._shown.width)
-        discounts = 1 / np.log2(np.arange(2, self._depth + 2))
-        ideal = np.cumsum(discounts)[np.minimum(self._targets.lengths, self._depth) - 1]
-        self._discounts, self._ideal = (torch.from_numpy(a).to(device) for a in (discounts, ideal))
+        gains = discounts(self._depth), ideal_gains(self._targets.lengths, self._depth)
+        self._discounts, self._ideal = (torch.from_numpy(each).to(device) for each in gains)
 
     def ndcg(self, weights: Mapping[str, Tensor]) -> float:
         """Return the mean nDCG@100."""

@@ -1,1 +1,1 @@
-"""The MRF: the model, what it learns, what it measures, and items that nobody has used."""
+"""The MRF: the field, the model, what it learns, what it measures, and items that nobody has used."""

@@ -21,6 +21,7 @@ import scipy.sparse as sp
 from mrfrec.core import costs, fitting, statistics
 from mrfrec.core.engine import WORDS, Engine
 from mrfrec.core.low_rank import LowRank
+from mrfrec.core.metrics import discounts, ideal_gains, mean_and_error
 from mrfrec.core.plan import Plan, Settings, decide
 from mrfrec.core.progress import Progress, part_of
 from mrfrec.core.rows import DenseRows, Rows
@@ -29,7 +30,7 @@ from mrfrec.data.interactions import Interactions
 from mrfrec.errors import MemoryPlanError
 from mrfrec.fitted.measured import Measured, MeasuredValue
 from mrfrec.fitted.scorers import novelty_factors
-from mrfrec.models.climbing import Move, Place, climb
+from mrfrec.models.climbing import Move, Place, climb_along
 
 if TYPE_CHECKING:
     from mrfrec.engines.local import LocalEngine
@@ -158,9 +159,8 @@ def ndcg(scores: Array, hidden: sp.csr_array, places: int) -> npt.NDArray[np.flo
     place = np.empty(len(found), np.int64)
     for i, entry in enumerate(found):
         place[i] = np.count_nonzero(scores[owner[entry]] >= score[entry])
-    gain = np.where(place <= places, 1.0 / np.log2(1.0 + np.maximum(place, 1)), 0.0)
-    best = np.concatenate([[0.0], np.cumsum(1.0 / np.log2(np.arange(2, places + 2)))])
-    return np.asarray(np.bincount(owner[found], gain, len(counts)) / best[np.minimum(counts, places)])
+    gain = np.append(discounts(places), 0.0)[np.minimum(place, places + 1) - 1]
+    return np.asarray(np.bincount(owner[found], gain, len(counts)) / ideal_gains(counts, places))
 
 
 def relative_spread(
@@ -386,9 +386,9 @@ def measure(
     place = {name: axis.index(first[name]) for name, axis in axes.items()}
     at_first = find(place)
     assert at_first is not None
-    place, moves = climb(list(axes), place, find, _is_better, 1)
+    place, moves = climb_along(list(axes), place, find, _is_better, 1)
     quick = [name for name in axes if name not in _PASSES]  # a pass over the data: once is enough
-    place, more = climb(quick, place, find, _is_better, 1)
+    place, more = climb_along(quick, place, find, _is_better, 1)
     moves += more
     last, found = find(place), point(place)
     assert last is not None
@@ -427,12 +427,6 @@ def _is_better(found: Numbers, here: Numbers | None) -> bool:
     assert here is not None
     gain, error = mean_and_error(found - here)
     return gain > error
-
-
-def mean_and_error(values: Numbers) -> tuple[float, float]:
-    """Return the mean over users, and its standard error; infinite for a single user."""
-    error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.inf
-    return float(values.mean()), float(error)
 
 
 class Beforehand(NamedTuple):

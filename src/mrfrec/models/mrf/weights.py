@@ -1,7 +1,7 @@
 """What an MRF learns: its weights, and how they came about."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from mrfrec.core.plan import Plan
 from mrfrec.data.catalogue import Catalogue
+from mrfrec.data.features import ItemFeatures
 from mrfrec.fitted import scorers
 from mrfrec.fitted.files import shaped
 from mrfrec.fitted.linear import LinearWeights, stored_weights
@@ -38,16 +39,16 @@ class MRFWeights(LinearWeights):
     new_scale: float = 0.0  # of the weights for items that nobody has used; 0 if there are none
     pattern: "sp.csc_array | None" = None  # A; not saved
 
-    @property
-    def form(self) -> str:
-        return self.plan.kind
-
     def stranger_scores(self, catalogue: Catalogue) -> Array:
         # Nothing is given, so that the conditional mean is the mean.
         if not self.offset:
             return self.base_scores
         scores = self.mean * scorers.novelty_factors(catalogue.popularity, self.values["novelty"])
         return np.asarray(scores.astype(self.base_scores.dtype))
+
+    def used_features(self, features: ItemFeatures | None) -> ItemFeatures | None:
+        weight = self.values.get("feature_weight")
+        return None if features is None or weight is None else replace(features, weight=weight)
 
     def neighbors(self, item: int, catalogue: Catalogue) -> tuple[Array, Array]:
         """Row j of B' + λ·L', where all items have one scale: popular items are not near to everything.

@@ -1,0 +1,354 @@
+"""GaussianField, what MRF, EASE and EDLAE have in common: the fit in closed form, its plan, its results."""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.checks import check_count, check_device_name, check_dtype, check_number, warn
+from mrfrec.core.plan import Plan, Settings, Sizes, decide
+from mrfrec.core.progress import part_of
+from mrfrec.errors import MemoryPlanError, ParameterError
+from mrfrec.fitted import scorers
+from mrfrec.fitted.state import FittedState
+from mrfrec.models.climbing import Axis, Route
+from mrfrec.models.linear import Linear
+from mrfrec.models.mrf.weights import MRFWeights, stored_mrf
+from mrfrec.models.recommender import FitContext
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
+
+    from mrfrec.core.progress import Progress
+    from mrfrec.data.catalogue import DataSize
+    from mrfrec.data.interactions import Interactions
+    from mrfrec.engines.local import LocalEngine
+    from mrfrec.io.artifact import Stored
+    from mrfrec.models.mrf.measuring import Task
+    from mrfrec.models.recommender import Recommender
+
+Automatic = Literal["auto"]
+
+# Where the values that are "auto" start. A dense model starts without a low-rank part.
+_START = {"user_weight": 0.25, "novelty": 0.1, "rank_weight": 0.3, "feature_weight": 0.7}
+
+
+class GaussianField(Linear):
+    """A Gaussian Markov random field of items, fitted by pseudo-likelihood in closed form.
+
+    The parameters are those of `MRF`. A subclass sets some of them in its constructor; the others are as in
+    EASE: nothing is centered or rescaled, and there is nothing beside the weights.
+    """
+
+    machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit", "device")
+    alpha: float = 0.0
+    l2_flat: float = 0.0
+    dropout: float = 0.0
+    user_weight: float | Automatic = 0.0
+    center: bool = False
+    mean_constraint: bool = False
+    offset: bool = False
+    novelty: float | Automatic = 0.0
+    rank: int | Automatic = 0
+    rank_weight: float | Automatic = "auto"
+    feature_weight: float | Automatic = 0.0
+    measure: bool = True
+
+    def _set_shared(
+        self,
+        *,
+        l2: float | Automatic,
+        sparsity: float | Literal["auto", "dense"] | None,
+        threshold: float | None,
+        max_neighbors: int,
+        r: float,
+        dtype: Literal["float32", "float64"],
+        threads: int | None,
+        memory_limit: int | str | None,
+        device: str,
+    ) -> None:
+        """Check and set the parameters that all subclasses have."""
+        self.l2 = auto_or("l2", l2)
+        self.sparsity: float | Automatic | None = None
+        if sparsity not in (None, "dense"):
+            rule = 'above 0 and at most 1, "dense"'
+            self.sparsity = auto_or("sparsity", sparsity, rule, lambda x: 0 < x <= 1)
+        self.threshold = threshold
+        if threshold is not None:
+            rule = "between 0 and 1e36"
+            self.threshold = check_number("threshold", threshold, rule, lambda x: 0 <= x <= 1e36)
+        self.max_neighbors = check_count("max_neighbors", max_neighbors)
+        self.r = check_number("r", r, "between 0 and 1", lambda x: 0 <= x <= 1)
+        self.dtype = check_dtype(dtype)
+        self._limit(threads, memory_limit)
+        self.device = check_device_name(device)
+        if self.threshold is not None and self.sparsity not in (None, "auto"):
+            raise ParameterError("threshold", "None when sparsity is given", threshold)
+        if self.r > 0 and self.sparsity is None and self.threshold is None:
+            raise ParameterError("r", "0 for a dense model", r)
+
+    def planned(self, data: object) -> Plan:
+        """Return what a fit to this data would do before it measures; l2="auto" stays."""
+        from mrfrec.core import fitting
+        from mrfrec.io.tables import as_interactions
+        from mrfrec.models.mrf import measuring
+
+        interactions = as_interactions(data)
+        X, settings, free = interactions.matrix, self._settings, self._free(interactions)
+        features = _features_of(interactions, settings)
+        with self._engine(None) as engine:
+            sizes = fitting.sizes_of(X, settings, engine.memory.limit, features=features)
+            plan = decide(settings, sizes, engine.memory)
+            asked = measuring.held_out(interactions) if free and self.measure else None
+            with suppress(MemoryPlanError):  # then nothing is measured
+                if asked is not None:
+                    plan = measuring.prepare(asked, X, settings, free, engine, 0).final
+        return plan
+
+    def planned_for(self, size: "DataSize") -> Plan:
+        """Return what a fit to data of this size would do, as `planned` does for the data itself."""
+        itemsize, binary = np.dtype(self.dtype).itemsize, size.binary and self.user_weight == 0
+        with self._engine(None) as engine:
+            sizes = Sizes(*size[:3], binary, itemsize, engine.memory.limit)
+            return decide(self._settings, sizes, engine.memory)
+
+    def _engine(self, progress: "Progress | None", client: Any = None) -> "LocalEngine":
+        from mrfrec.engines.devices import engine_on
+
+        if client is not None:
+            from mrfrec.engines.cluster import ClusterEngine
+
+            return ClusterEngine(client, self.threads, self.memory_limit, progress)
+        return engine_on(self.device, self.threads, self.memory_limit, progress)
+
+    def check_client(self, client: object) -> None:
+        from mrfrec.engines import cluster
+
+        cluster.check_client(client)
+        if self.device not in ("cpu", "auto"):
+            raise ParameterError("device", '"cpu" with a client', self.device, "Workers use their CPUs.")
+
+    def check_ready(self) -> None:
+        """Raise if PyTorch or the device is missing."""
+        from mrfrec.engines.devices import chosen_device
+
+        chosen_device(self.device)
+
+    @property
+    def _settings(self) -> Settings:
+        """The settings that a fit starts from; l2 and rank_weight may be "auto"."""
+        own = {field.name: getattr(self, field.name) for field in fields(Settings)}
+        started = {name: self._starts[name] for name in ("user_weight", "feature_weight")}
+        return Settings(**{**own, **started})
+
+    def _settings_of(self, fitted: FittedState) -> Settings:
+        """Return the settings that the fit of a state started from."""
+        return type(self)(**fitted.parameters)._settings
+
+    @property
+    def _starts(self) -> dict[str, float]:
+        """The values of the parameters that a fit may measure besides l2, or else where these start."""
+        given = {name: getattr(self, name) for name in _START}
+        return {name: _START[name] if x == "auto" else float(x) for name, x in given.items()}
+
+    def _free(self, data: "Interactions") -> list[str]:
+        """Return the parameters that a fit to this data may measure."""
+        names = [name for name in ("l2", *_START) if getattr(self, name) == "auto"]
+        void = {"rank_weight": self.rank == 0, "feature_weight": data.features is None}
+        return [name for name in names if not void.get(name)]
+
+    def _to_measure(self, data: "Interactions", client: Any) -> "Task":
+        from mrfrec.models.mrf.measuring import Task
+
+        free = self._free(data) if self.measure else []
+        start = {"l2": self.l2, **self._starts}
+        return Task(free, self._settings, start, self.offset, lambda: self._engine(None, client))
+
+    def tuning_route(self, data: "Interactions") -> Route:
+        """Return the axes of a climb: γ and λ need no fit, a new l2 no statistics, a new rank no weights."""
+        from mrfrec.models.mrf.measuring import AXES
+
+        plan, m = self.planned(data), data.n_items
+        most = min(256, min(data.n_users, m) // 4)
+        ranks = {0, most // 4, most // 2, most, plan.rank}
+        axes: dict[str, Axis] = {
+            "novelty": AXES["novelty"], "rank_weight": AXES["rank_weight"][1:], "l2": (),
+            "user_weight": AXES["user_weight"], "alpha": (), "rank": sorted(ranks),
+            "feature_weight": AXES["feature_weight"],
+        }  # fmt: skip
+        axes |= self.tuning_grid
+        start: dict[str, Any] = {"rank": plan.rank, **_START}
+        if plan.sparsity is not None:
+            start["sparsity"] = s = float(f"{plan.sparsity:.3g}")
+            axes["sparsity"] = [x * s for x in (0.25, 0.5, 1.0, 2.0, 4.0) if x * s <= 1]
+        own = self.defaults().keys() - ({"feature_weight"} if data.features is None else set())
+        return Route(
+            {name: axis for name, axis in axes.items() if name in own},
+            {name: value for name, value in start.items() if name in own},
+            needs={"rank_weight": "rank"},
+        )
+
+    def tuning_start(self, data: "Interactions", given: FitContext) -> dict[str, Any]:
+        from mrfrec.models.mrf.measuring import beforehand
+
+        measured = beforehand(self._to_measure(data, given.client), data, given).measured
+        choices = () if measured is None else measured.choices
+        values: dict[str, Any] = {one.name: one.value for one in choices if one.value != one.start}
+        if values.get("rank_weight") and self.rank == "auto":
+            weighted = type(self)(**{**self.get_params(), "rank_weight": values["rank_weight"]})
+            values["rank"] = weighted.planned_for(data.size).rank
+        return values
+
+    def _fit(self, data: "Interactions", given: FitContext) -> MRFWeights:
+        # numba loads when something is fitted, not to answer from a file.
+        from mrfrec.core import fitting
+        from mrfrec.models.mrf.measuring import announce, beforehand, intercept, relative_spread
+        from mrfrec.models.mrf.new_items import with_new_items
+
+        began = time.perf_counter()
+        if self._fitted is not None:
+            self._linear.leave_devices()
+        found = beforehand(self._to_measure(data, given.client), data, given)
+        features = data.features if self.uses_features else None
+        chosen: dict[str, Any] = {} if found.measured is None else found.measured.values
+        chosen = {name: chosen[name] for name in self._free(data) if name in chosen}
+        settings = replace(self._settings, **{name: x for name, x in chosen.items() if name != "novelty"})
+        progress = part_of(given.progress, found.share, 1) if found.share else given.progress
+        with self._engine(progress, given.client) as engine:
+            fitted = fitting.fit(
+                data.matrix,
+                settings,
+                engine,
+                features=_features_of(data, settings),
+                copied=given.copied,
+                announce=lambda plan: None if found.announced else announce(plan, engine),
+                reuse=None if given.reuse is None else given.reuse.setdefault("mrf", fitting.Reuse()),
+            )
+            weights, low_rank, rank_weight = fitted.weights, fitted.low_rank, 0.0
+            base_scores = intercept(fitted, self.dtype, self.offset)
+            values = {**self._starts, **chosen}
+            if low_rank is None:
+                values["rank_weight"] = 0.0
+            else:
+                spread = relative_spread(data.matrix, weights, base_scores, low_rank)
+                rank_weight = values["rank_weight"] * spread
+        timings = {**engine.timings, "total": time.perf_counter() - began + engine.saved}
+        if found.stages:
+            timings["measure"] = found.seconds
+        plan = fitted.plan
+        if found.said:
+            plan = replace(plan, reason=f"{plan.reason}; {found.said}")
+        if found.announced:
+            plan = replace(plan, needed=max(plan.needed, found.announced.needed))
+        values["l2"] = float(plan.l2)
+        factors = scorers.novelty_factors(data.popularity, values["novelty"]).astype(self.dtype)
+        if values["novelty"]:
+            weights, base_scores = weights.scaled(factors), base_scores * factors
+        if low_rank is not None:
+            low_rank = low_rank.scaled(factors * rank_weight) if rank_weight else None
+        if features is None:
+            del values["feature_weight"]
+        learned = MRFWeights(
+            weights=weights, base_scores=base_scores, low_rank=low_rank, mean=fitted.mean, scale=fitted.scale,
+            offset=self.offset, plan=plan, rank_weight=rank_weight, threshold=fitted.threshold,
+            n_blocks=fitted.n_blocks, pattern=fitted.pattern, values=values, measured=found.measured,
+        )  # fmt: skip
+        stages = {**found.stages, **engine.memory.stages}
+        new = np.flatnonzero(data.popularity == 0)
+        if features is not None and len(new):
+            before = time.perf_counter()
+            with self._engine(None, given.client) as more:
+                learned = with_new_items(learned, data, new, settings, more, given.copied)
+            timings["new items"] = time.perf_counter() - before
+            timings["total"] += timings["new items"]
+            stages["new items"] = max(more.memory.stages.values())
+        if fitted.pattern is not None:
+            _warn_of_a_giant(data)
+        engine.finish()
+        return replace(learned, timings=timings, memory_plan=stages)
+
+    @staticmethod
+    def _mrf(fitted: FittedState) -> MRFWeights:
+        assert isinstance(fitted.learned, MRFWeights)
+        return fitted.learned
+
+    @property
+    def plan_(self) -> Plan:
+        return self._mrf(self.fitted_).plan
+
+    @property
+    def pattern_(self) -> "sp.csc_array | None":
+        return self._mrf(self.fitted_).pattern
+
+    @property
+    def values_(self) -> dict[str, Any]:
+        return dict(self.fitted_.learned.values)
+
+    @property
+    def rank_weight_(self) -> float:
+        return self._mrf(self.fitted_).rank_weight
+
+    @property
+    def new_scale_(self) -> float:
+        return self._mrf(self.fitted_).new_scale
+
+    @property
+    def n_blocks_(self) -> int | None:
+        return self._mrf(self.fitted_).n_blocks
+
+    @property
+    def threshold_(self) -> float | None:
+        return self._mrf(self.fitted_).threshold
+
+    @property
+    def mean_(self) -> npt.NDArray[np.float64]:
+        return self._mrf(self.fitted_).mean
+
+    @property
+    def scale_(self) -> npt.NDArray[np.float64]:
+        return self._mrf(self.fitted_).scale
+
+    def _alike(self) -> "list[Recommender]":
+        kind: Any = type(self)
+        shared: dict[str, Any] = {"l2": 1.0, "dtype": self.dtype, "threads": 1}
+        return [kind(sparsity=None, **shared), kind(sparsity=0.5, r=0.5, max_neighbors=10, **shared)]
+
+    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> MRFWeights:
+        return stored_mrf(arrays, facts, m, self.offset)
+
+
+def _features_of(data: "Interactions", settings: Settings) -> "sp.csr_array | None":
+    """Return the features that the systems of used items have as further rows."""
+    if data.features is None or not settings.feature_weight:
+        return None
+    return data.features.of_used(data.popularity)
+
+
+def _warn_of_a_giant(data: "Interactions") -> None:
+    """Warn of a user who makes a sparse model less accurate than its sparsity suggests."""
+    lengths = np.diff(data.matrix.indptr).astype(np.float64)
+    longest, share = int(lengths.max()), float(lengths.max() ** 2 / (lengths**2).sum())
+    if longest > 1000 and share > 0.1:
+        warn(
+            f"one user has {longest:,} items, and so {share:.0%} of all pairs of items. Items that only this "
+            "user has look alike. Read the data with max_history=1000 to leave such users out."
+        )
+
+
+def auto_or(
+    name: str,
+    value: Any,
+    rule: str = "a finite number, 0 or more",
+    holds: Callable[[float], bool] = lambda x: x >= 0,
+) -> float | Automatic:
+    """Return a checked number, or "auto"."""
+    return "auto" if value == "auto" else check_number(name, value, f'{rule}, or "auto"', holds)
+
+
+def check_dropout(value: object) -> float:
+    """Return a checked share of dropout."""
+    return check_number("dropout", value, "at least 0 and below 1", lambda x: 0 <= x < 1)
