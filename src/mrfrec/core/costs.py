@@ -19,6 +19,8 @@ _COLUMN = 3.0e-11  # per k², for a column that a block estimates
 _PAIR = 5.0e-8  # to count and transpose a pair
 _KEPT = 5.0e-8  # to bring an entry of B into its place
 _ON_DEVICE = 0.05  # what a GPU takes of the time of a stage
+SOLVING = ("solve", "rows", "factorise", "invert factor", "multiply factor", "weights")
+"""The stages of a fit that another ridge changes."""
 _UNKNOWN_NEIGHBORS = 100  # of an item, before a threshold has shown how many there are
 
 

@@ -101,7 +101,7 @@ def fit(
     solve = _fit_dense if plan.kind == "dense" else _fit_sparse
     fitted = stages.made("solved", lambda: solve(stages, facts, ridge, plan, sizes))
     weights = fitted.weights
-    if reuse is not None:  # The caller scales its weights in place.
+    if reuse is not None and reuse.keeps_weights:  # The caller scales its weights in place.
         held = sizes.held + reuse.nbytes_besides({}) + weights.nbytes
         if held <= engine.memory.limit:
             engine.memory.require("reuse", held, "")
@@ -199,7 +199,8 @@ class Reuse:
     # A grid that varies r or l2 within a sparsity comes back to the same few patterns; the rest is large.
     _most: ClassVar = {"pattern": 4, "schedule": 4}
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_weights: bool = True) -> None:
+        self.keeps_weights = keeps_weights  # without, no two fits may have the same settings
         self._results: dict[tuple[str, Hashable], tuple[Any, dict[str, float]]] = {}
 
     def find(self, stage: str, key: Hashable) -> tuple[Any, dict[str, float]] | None:
@@ -219,6 +220,10 @@ class Reuse:
     def nbytes_besides(self, keys: dict[str, Hashable]) -> int:
         """Return the bytes of all results that a fit with these keys does not use."""
         return sum(int(r[0].nbytes) for place, r in self._results.items() if place not in keys.items())
+
+    def drop_all_but(self, stage: str) -> None:
+        """Forget the results of all stages but one."""
+        self._results = {place: r for place, r in self._results.items() if place[0] == stage}
 
     def drop_besides(self, keys: dict[str, Hashable]) -> None:
         """Forget all results that a fit with these keys does not use."""
@@ -245,7 +250,7 @@ class _Stages:
 
     def made(self, stage: str, make: Callable[[], Value]) -> Value:
         """Return what an earlier fit has made with the same settings, or make it now and keep it."""
-        if self.reuse is None:
+        if self.reuse is None or (stage == "solved" and not self.reuse.keeps_weights):
             return make()
         found = self.reuse.find(stage, self.keys[stage])
         if found is not None:

@@ -33,20 +33,30 @@ def hashed(ids: Ids, positions: npt.NDArray[np.int64]) -> Hashes:
 
 
 def by_lowest_hash(
-    users: Ids, lengths: npt.NDArray[np.integer], share: float, most: int, parts: int = 1, *, draw: int = 0
+    users: Ids, lengths: npt.NDArray[np.integer], share: float, most: int, parts: int = 1
 ) -> list[npt.NDArray[np.int64]]:
     """Return the positions of users with `FEWEST` items or more whose hashes lie in the first shares.
 
     Of each part, the next `share` of all hashes, at most so many users with the lowest hashes are returned.
-    Another `draw` is another hash: the users of one are spread over those of the other.
     """
     long = np.flatnonzero(lengths >= FEWEST)
     hashes = hashed(users, long)
-    for _ in range(draw):
-        hashes = _mixed(hashes + _BASE)
     long, hashes = long[np.argsort(hashes)], np.sort(hashes)
     ends = np.searchsorted(hashes, np.arange(parts + 1) * share * 2.0**64)
     return [np.sort(long[ends[i] : ends[i + 1]][:most]) for i in range(parts)]
+
+
+def hashed_rows(X: sp.csr_array, rows: npt.NDArray[np.int64], of_item: Hashes) -> Hashes:
+    """Return a hash of some rows of X, none of them empty: the same for rows of equal items.
+
+    It is that of the number of items and of five of them, evenly spaced. Other rows that agree in these get
+    the same hash.
+    """
+    last = np.diff(X.indptr)[rows].astype(np.int64) - 1
+    out = last.astype(np.uint64)
+    for part in range(5):
+        out = _mixed(out + _BASE * of_item[X.indices[X.indptr[rows] + part * last // 4]])
+    return out
 
 
 def hidden_entries(

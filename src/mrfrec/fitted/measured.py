@@ -1,20 +1,49 @@
-"""What a fit has measured: values, their gains, and how these are said and saved."""
+"""What a fit has measured: values, what they gain, and how this is said and saved."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mrfrec.checks import in_words
+from mrfrec.errors import ParameterError
+
+_NAMES = {"ndcg": "nDCG", "recall": "Recall"}
+
+
+class Metric(NamedTuple):
+    """nDCG or Recall of the first k places, by which values are compared."""
+
+    kind: str = "ndcg"
+    k: int = 100
+
+    @classmethod
+    def of(cls, measure: bool | str) -> "Metric":
+        """Return the metric that the parameter `measure` names, the default one for True."""
+        if isinstance(measure, bool):
+            return cls()
+        kind, _, k = measure.partition("@")
+        return cls(kind, int(k))
+
+    def __str__(self) -> str:
+        return f"{_NAMES[self.kind]}@{self.k}"
+
+
+def check_measure(value: object) -> bool | str:
+    """Return True, False, or the name of a metric such as "ndcg@20"."""
+    if type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
+    if not isinstance(value, str) or re.fullmatch(r"(ndcg|recall)@[1-9]\d{0,5}", value) is None:
+        raise ParameterError("measure", 'True, False, or a metric such as "ndcg@20" or "recall@50"', value)
+    return value
 
 
 class MeasuredValue(NamedTuple):
-    """A parameter that was measured; the gain is the mean over users of the nDCG it adds."""
+    """A parameter that was measured."""
 
     name: str
     start: float
     value: float
-    gain: float
-    error: float  # standard error of the gain
 
 
 @dataclass(frozen=True)
@@ -22,10 +51,15 @@ class Measured:
     """The values that a fit has measured, and on how many users; as a string, part of a sentence."""
 
     users: int
-    trials: int
-    ndcg: float  # of the stand-in with these values
+    trials: int  # fits, each with several rankings
+    metric: str  # such as "nDCG@100"
+    value: float  # of the metric, with these values
+    # Of what one half of the users prefers over the start, on the other half: no user has chosen for himself.
+    gain: float
+    error: float  # standard error of the gain
     choices: tuple[MeasuredValue, ...]
-    places: int | None = None  # of the lists whose nDCG it is; None in files that do not say
+    tried: str = ""  # how the models that were tried differ from the final one; "" if they do not
+    left_out: tuple[str, ...] = ()  # parameters that were not varied, or not to the end, for lack of time
 
     @property
     def values(self) -> dict[str, float]:
@@ -33,19 +67,17 @@ class Measured:
         return {choice.name: choice.value for choice in self.choices}
 
     def __str__(self) -> str:
-        metric = "nDCG" if self.places is None else f"nDCG@{self.places}"
-        moved = [
-            f"{name}={value:.3g} (not {start:.3g}, {metric} {gain:+.4f} ± {error:.4f})"
-            for name, start, value, gain, error in self.choices
-            if value != start
-        ]
-        stayed = [
-            f"{choice.name}={choice.value:.3g}" for choice in self.choices if choice.value == choice.start
-        ]
-        found = ", ".join([*moved, *([f"{in_words(stayed)} as at the start"] if stayed else [])])
-        return f"measured on {self.users:,} held-out users: {found}"
+        moved = [f"{name}={value:.3g} (not {start:.3g})" for name, start, value in self.choices if value != start]
+        stayed = [f"{name}={value:.3g}" for name, start, value in self.choices if value == start]
+        values = ", ".join([*moved, *([f"{in_words(stayed)} as at the start"] if stayed else [])])
+        gain = f"{self.metric} {self.gain:+.4f} ± {self.error:.4f} on users who have not chosen"
+        said = [f"measured on {self.users:,} held-out users{self.tried and f' {self.tried}'}: {values}; {gain}"]
+        if self.left_out:
+            said.append(f"{in_words(self.left_out)} not tried further, which would take longer than the fit")
+        return "; ".join(said)
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> "Measured":
         """Return what `asdict` has made of it, and JSON of that."""
-        return cls(**{**facts, "choices": tuple(MeasuredValue(*choice) for choice in facts["choices"])})
+        choices = tuple(MeasuredValue(*choice) for choice in facts["choices"])
+        return cls(**{**facts, "choices": choices, "left_out": tuple(facts["left_out"])})

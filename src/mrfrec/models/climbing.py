@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0)  # multiples of a typical diagonal entry of S
 
@@ -38,56 +38,54 @@ Found = TypeVar("Found")
 _BEYOND = 8  # steps beyond either end of an axis, at most
 
 
-class Move(NamedTuple):
-    """A step that helped: the axis, and what was found before and after it."""
-
-    name: str
-    before: Any
-    after: Any
-
-
 def climb_along(
-    axes: Sequence[str],
+    directions: Mapping[str, Sequence[Place]],
     place: Place,
     find: Callable[[Place], Found | None],
     is_better: Callable[[Found, Found | None], bool],
     rounds: int,
     *,
     skip: Callable[[str, Place], bool] = lambda name, place: False,
-) -> tuple[Place, list[Move]]:
-    """Return the place where no step along any axis is better, and the steps there.
+) -> tuple[Place, int]:
+    """Return the place where no step in any direction is better, and how many steps led there.
 
     Parameters
     ----------
+    directions
+        By name, how far a step goes on each axis. Of several steps the best is taken; each is also tried the
+        other way.
     find
         Returns what is found at a place, or None if there is no such place.
     is_better
         Whether the first of two findings is better than the second by enough to go there.
     rounds
-        The most rounds over all axes; a round without a step is the last.
+        The most rounds over all directions; a round without a step is the last.
     skip
-        Whether steps along an axis are useless at a place.
+        Whether steps in a direction are useless at a place.
     """
-    here, moves = find(place), list[Move]()
+    here, steps = find(place), 0
     for _ in range(rounds):
-        before = len(moves)
-        for name in axes:
+        before = steps
+        for name, ways in directions.items():
             if skip(name, place):
                 continue
-            for direction in (1, -1):
+            for sign in (1, -1):
                 moved = False
                 while True:
-                    step = {**place, name: place[name] + direction}
-                    found = find(step)
-                    if found is None or not is_better(found, here):
+                    best, there = None, place
+                    for way in ways:
+                        step = {axis: at + sign * way.get(axis, 0) for axis, at in place.items()}
+                        found = find(step)
+                        if found is not None and (best is None or is_better(found, best)):
+                            best, there = found, step
+                    if best is None or not is_better(best, here):
                         break
-                    moves.append(Move(name, here, found))
-                    place, here, moved = step, found, True
+                    here, place, moved, steps = best, there, True, steps + 1
                 if moved:
                     break
-        if len(moves) == before:
+        if steps == before:
             break
-    return place, moves
+    return place, steps
 
 
 def value_at(values: Sequence[Any], place: int) -> Any:

@@ -312,3 +312,38 @@ def weights_between(B_ptr, B_items, B_values, had, targets, out):
             place = first_at_least(targets[b], B_items, B_ptr[had[a]], end)
             if place < end and B_items[place] == targets[b]:
                 out[a, b] = B_values[place]
+
+
+@kernel
+def add_sparse(user_ptr, items, values, first, last, B_ptr, B_items, B_values, column, out):
+    """Add x·B of users first to last to `out`; column `column[i]` of it is item i, unless that is below 0."""
+    for u in range(first, last):
+        scores = out[u - first]
+        for t in range(user_ptr[u], user_ptr[u + 1]):
+            j, x = items[t], values[t]
+            for q in range(uint64(B_ptr[j]), uint64(B_ptr[j + 1])):
+                i = column[B_items[q]]
+                if i >= 0:
+                    scores[i] += x * B_values[q]
+
+
+@kernel
+def places_of_hidden(
+    base, low, weight, factor, seen_ptr, seen_items, hidden_ptr, hidden_items, first, last, row, places
+):
+    """Write the place of each hidden item of users first to last, among all items but those seen.
+
+    The scores are (base + weight·low) · factor, and an item comes after all those that tie with it. `row` is
+    scratch space for a user's scores.
+    """
+    for u in range(first, last):
+        of_base, of_low = base[u], low[u]
+        for i in range(len(row)):
+            row[i] = (of_base[i] + weight * of_low[i]) * factor[i]
+        for t in range(seen_ptr[u], seen_ptr[u + 1]):
+            row[seen_items[t]] = -np.inf
+        for t in range(hidden_ptr[u], hidden_ptr[u + 1]):
+            score, count = row[hidden_items[t]], 0
+            for i in range(len(row)):
+                count += row[i] >= score
+            places[t] = count

@@ -14,6 +14,7 @@ from mrfrec.core.plan import Plan, Settings, Sizes, decide
 from mrfrec.core.progress import part_of
 from mrfrec.errors import MemoryPlanError, ParameterError
 from mrfrec.fitted import scorers
+from mrfrec.fitted.measured import Metric
 from mrfrec.fitted.state import FittedState
 from mrfrec.models.climbing import Axis, Route
 from mrfrec.models.linear import Linear
@@ -56,7 +57,7 @@ class GaussianField(Linear):
     rank: int | Automatic = 0
     rank_weight: float | Automatic = "auto"
     feature_weight: float | Automatic = 0.0
-    measure: bool = True
+    measure: bool | str = True
 
     def _set_shared(
         self,
@@ -103,7 +104,9 @@ class GaussianField(Linear):
         with self._engine(None) as engine:
             sizes = fitting.sizes_of(X, settings, engine.memory.limit, features=features)
             plan = decide(settings, sizes, engine.memory)
-            asked = measuring.held_out(interactions) if free and self.measure else None
+            asked = None
+            if free and self.measure:
+                asked = measuring.held_out(interactions, measuring.most_scores(engine, self.dtype))
             with suppress(MemoryPlanError):  # then nothing is measured
                 if asked is not None:
                     plan = measuring.prepare(asked, X, settings, free, engine, 0).final
@@ -166,7 +169,8 @@ class GaussianField(Linear):
 
         free = self._free(data) if self.measure else []
         start = {"l2": self.l2, **self._starts}
-        return Task(free, self._settings, start, self.offset, lambda: self._engine(None, client))
+        metric = Metric.of(self.measure)
+        return Task(free, self._settings, start, self.offset, metric, lambda: self._engine(None, client))
 
     def tuning_route(self, data: "Interactions") -> Route:
         """Return the axes of a climb: γ and λ need no fit, a new l2 no statistics, a new rank no weights."""
@@ -193,9 +197,9 @@ class GaussianField(Linear):
         )
 
     def tuning_start(self, data: "Interactions", given: FitContext) -> dict[str, Any]:
-        from mrfrec.models.mrf.measuring import beforehand
+        from mrfrec.models.mrf.measuring import measure_before
 
-        measured = beforehand(self._to_measure(data, given.client), data, given).measured
+        measured = measure_before(self._to_measure(data, given.client), data, given).measured
         choices = () if measured is None else measured.choices
         values: dict[str, Any] = {one.name: one.value for one in choices if one.value != one.start}
         if values.get("rank_weight") and self.rank == "auto":
@@ -206,13 +210,14 @@ class GaussianField(Linear):
     def _fit(self, data: "Interactions", given: FitContext) -> MRFWeights:
         # numba loads when something is fitted, not to answer from a file.
         from mrfrec.core import fitting
-        from mrfrec.models.mrf.measuring import announce, beforehand, intercept, relative_spread
+        from mrfrec.models.mrf.measuring import announce, measure_before
         from mrfrec.models.mrf.new_items import with_new_items
+        from mrfrec.models.mrf.scoring import intercept, relative_spread
 
         began = time.perf_counter()
         if self._fitted is not None:
             self._linear.leave_devices()
-        found = beforehand(self._to_measure(data, given.client), data, given)
+        found = measure_before(self._to_measure(data, given.client), data, given)
         features = data.features if self.uses_features else None
         chosen: dict[str, Any] = {} if found.measured is None else found.measured.values
         chosen = {name: chosen[name] for name in self._free(data) if name in chosen}

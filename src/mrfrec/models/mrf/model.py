@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mrfrec.checks import check_count, check_flag, check_nonnegative, check_number
 from mrfrec.errors import ParameterError
+from mrfrec.fitted.measured import check_measure
 from mrfrec.models.climbing import Axis, RidgeMultiples
 from mrfrec.models.mrf.field import GaussianField, auto_or, check_dropout
 
@@ -73,8 +74,9 @@ class MRF(GaussianField):
         How much a feature counts that two items have in common, where a user they have in common counts 1;
         "auto" to measure it. Without `item_features` it means nothing.
     measure
-        Measure the parameters that are "auto" on up to 4,000 held-out users, then fit to everybody. False
-        fits at once, with the values at which measuring starts.
+        Measure the parameters that are "auto" on up to 4,000 held-out users, then fit to everybody. A metric,
+        such as "ndcg@20" or "recall@50", says what is to become best; True is "ndcg@100". False fits at once,
+        with the values at which measuring starts.
     offset
         Add the intercept of the conditional mean. The score is μ + (x − μ)·B instead of x·B; an empty history
         scores μ.
@@ -103,7 +105,8 @@ class MRF(GaussianField):
         The numbers that the fit used for l2, user_weight, novelty and rank_weight, and feature_weight where
         there are features.
     measured_
-        The gain of each value that was measured, with its standard error; None if nothing was measured.
+        The values that were measured, from where they started, and what they gain together; None if nothing
+        was measured.
     rank_weight_
         λ; 0 without a low-rank part.
     new_scale_
@@ -141,7 +144,7 @@ class MRF(GaussianField):
         rank: int | Literal["auto"] = "auto",
         rank_weight: float | Literal["auto"] = "auto",
         feature_weight: float | Literal["auto"] = "auto",
-        measure: bool = True,
+        measure: bool | str = True,
         dtype: Literal["float32", "float64"] = "float32",
         threads: int | None = None,
         memory_limit: int | str | None = None,
@@ -162,7 +165,7 @@ class MRF(GaussianField):
         self.rank = "auto" if rank == "auto" else check_count("rank", rank, least=0)
         self.rank_weight = auto_or("rank_weight", rank_weight)
         self.feature_weight = auto_or("feature_weight", feature_weight)
-        self.measure = check_flag("measure", measure)
+        self.measure = check_measure(measure)
         asks_for_sparse = self.threshold is not None or self.sparsity not in (None, "auto") or self.r > 0
         if asks_for_sparse and self.mean_constraint:
             advice = "Drop sparsity, threshold and r."

@@ -14,7 +14,13 @@ from mrfrec.core.plan import Settings
 from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.errors import DataError
 from mrfrec.fitted.state import FittedState
-from mrfrec.models.mrf.measuring import columns_of, sampled_histories, scores, spread
+from mrfrec.models.mrf.scoring import (
+    columns_of,
+    sampled_histories,
+    scores_of_low_rank,
+    scores_of_weights,
+    spread,
+)
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -116,8 +122,10 @@ def _widened(weights: Rows | DenseRows, count: int) -> Rows | DenseRows:
 def _scale(learned: "MRFWeights", X: "sp.csr_array", taken: "sp.csc_array", sample: Array) -> float:
     """Return how much more the scores of some items really spread than if they are taken for new ones."""
     histories = sampled_histories(X)
-    base, low = scores(histories, columns_of(learned.weights, sample), learned.low_rank, sample)
-    real = base + learned.base_scores[sample] + (0 if low is None else low)
+    B = columns_of(learned.weights, sample)
+    real = scores_of_weights(histories, B) + learned.base_scores[sample]
+    if learned.low_rank is not None:
+        real = real + scores_of_low_rank(histories, learned.low_rank, sample, B.dtype)
     as_new = (histories.astype(taken.dtype) @ taken).toarray()
     others = histories[:, sample].toarray() == 0
     spreads = [spread(each, others) for each in (real, as_new)]
