@@ -143,7 +143,7 @@ def _climbed(run: Study, vary: Mapping[str, Axis] | None, grid: bool) -> Tuning:
     def is_better(found: Trial, here: Trial | None) -> bool:
         return _worth(found) > _GAIN * _worth(here)
 
-    climb_along({name: ({name: 1},) for name in axes}, place, places.trial, is_better, _ROUNDS, skip=is_useless)
+    climb_along({name: {name: 1} for name in axes}, place, places.trial, is_better, _ROUNDS, skip=is_useless)
     return run.finish()
 
 

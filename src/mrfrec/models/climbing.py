@@ -39,7 +39,7 @@ _BEYOND = 8  # steps beyond either end of an axis, at most
 
 
 def climb_along(
-    directions: Mapping[str, Sequence[Place]],
+    directions: Mapping[str, Place],
     place: Place,
     find: Callable[[Place], Found | None],
     is_better: Callable[[Found, Found | None], bool],
@@ -52,8 +52,7 @@ def climb_along(
     Parameters
     ----------
     directions
-        By name, how far a step goes on each axis. Of several steps the best is taken; each is also tried the
-        other way.
+        By name, how far a step goes on each axis. The opposite step is tried, too.
     find
         Returns what is found at a place, or None if there is no such place.
     is_better
@@ -66,21 +65,17 @@ def climb_along(
     here, steps = find(place), 0
     for _ in range(rounds):
         before = steps
-        for name, ways in directions.items():
+        for name, direction in directions.items():
             if skip(name, place):
                 continue
             for sign in (1, -1):
                 moved = False
                 while True:
-                    best, there = None, place
-                    for way in ways:
-                        step = {axis: at + sign * way.get(axis, 0) for axis, at in place.items()}
-                        found = find(step)
-                        if found is not None and (best is None or is_better(found, best)):
-                            best, there = found, step
-                    if best is None or not is_better(best, here):
+                    step = {axis: at + sign * direction.get(axis, 0) for axis, at in place.items()}
+                    found = find(step)
+                    if found is None or not is_better(found, here):
                         break
-                    here, place, moved, steps = best, there, True, steps + 1
+                    here, place, moved, steps = found, step, True, steps + 1
                 if moved:
                     break
         if steps == before:

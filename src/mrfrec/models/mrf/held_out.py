@@ -11,6 +11,7 @@ from mrfrec.data.interactions import Interactions
 
 FEWEST_USERS = 500
 MOST_SCORES = 200_000_000  # users × items that are ranked; with more items, a sample of them is
+_QUICK_SCORES, _MOST_TIMES = 60_000_000, 5  # a user is asked several times where that takes no more scores
 _SHARE, _MOST_USERS = 0.1, 4000  # of the users
 _HIDDEN, _MOST_HIDDEN = 0.2, 500  # of each user's items
 
@@ -20,9 +21,10 @@ class HeldOut:
     """Users to ask, who are not trained on, and the items among which their hidden ones are ranked."""
 
     training: sp.csr_array  # the other users × all items
-    shown: sp.csr_array  # users × all items
-    seen: sp.csr_array  # users × ranked items, of those shown
-    hidden: sp.csr_array  # users × ranked items
+    shown: sp.csr_array  # questions × all items
+    seen: sp.csr_array  # questions × ranked items, of those shown
+    hidden: sp.csr_array  # questions × ranked items
+    user: npt.NDArray[np.int64]  # of each question: a user may be asked several times, with other items hidden
     ranked: npt.NDArray[np.int64]
     features: sp.csr_array | None = None  # of all items
 
@@ -63,16 +65,24 @@ def held_out(data: Interactions, most_scores: int = MOST_SCORES) -> HeldOut | No
     # Hide known items that are ranked: a fifth of all that the user has, or as many as there are.
     histories = X[asked]
     can = known[histories.indices]
-    wanted = np.clip((_HIDDEN * np.diff(histories.indptr)).astype(np.int64), 1, _MOST_HIDDEN)
-    hide = np.zeros(histories.nnz, np.bool_)
-    hide[can] = hidden_entries(only_entries(histories, can), of_row, of_item, wanted)
-    hidden, shown = only_entries(histories, hide)[:, ranked], only_entries(histories, ~hide)
-    able = np.flatnonzero((np.diff(hidden.indptr) > 0) & (np.diff(shown.indptr) > 0))
-    if not len(able) or not training.nnz:
+    fifth = np.clip((_HIDDEN * np.diff(histories.indptr)).astype(np.int64), 1, _MOST_HIDDEN)
+    parts = []
+    for time in range(int(np.clip(_QUICK_SCORES // max(len(asked) * len(ranked), 1), 1, _MOST_TIMES))):
+        hide = np.zeros(histories.nnz, np.bool_)
+        upto = [
+            hidden_entries(only_entries(histories, can), of_row, of_item, times * fifth)
+            for times in (time, time + 1)
+        ]
+        hide[can] = upto[1] & ~upto[0]
+        hidden, shown = only_entries(histories, hide)[:, ranked], only_entries(histories, ~hide)
+        able = np.flatnonzero((np.diff(hidden.indptr) > 0) & (np.diff(shown.indptr) > 0))
+        parts.append((shown[able], hidden[able], able))
+    shown, hidden = (sp.csr_array(sp.vstack(each)) for each in list(zip(*parts, strict=True))[:2])
+    user = np.unique(np.concatenate([able for *_, able in parts]), return_inverse=True)[1]
+    if not len(user) or not training.nnz:
         return None
-    shown = shown[able]
     features = None if data.features is None else data.features.of_used(data.popularity)
-    return HeldOut(training, shown, shown[:, ranked], hidden[able], ranked, features)
+    return HeldOut(training, shown, shown[:, ranked], hidden, user, ranked, features)
 
 
 def _choose(

@@ -40,7 +40,7 @@ _log = logging.getLogger("mrfrec")
 
 NEIGHBORS, MOST_NEIGHBORS = 64, 128  # of a stand-in, where the final model cannot be tried
 AXES: dict[str, tuple[float, ...]] = {
-    "l2": tuple(2.0**power for power in range(-4, 5)),  # times where it starts
+    "l2": tuple(2.0 ** (power / 2) for power in range(-8, 9)),  # times where it starts
     "user_weight": (0.0, 0.25, 0.5, 0.8, 1.2, 1.8),
     "feature_weight": (0.0, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0),
     "rank_weight": (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.37, 0.45, 0.55, 0.7, 0.9, 1.1, 1.4, 1.9),
@@ -49,15 +49,16 @@ AXES: dict[str, tuple[float, ...]] = {
 NAMES = tuple(AXES)
 _RANKINGS = ("rank_weight", "novelty")  # a new value of these needs no fit
 _STEPS = {"l2": 4, "user_weight": 2, "feature_weight": 2}  # that are tried mostly
+_FEWEST_STEPS = {"l2": 2, "user_weight": 1, "feature_weight": 1}  # for which there must be time
 _RANKED = 6  # rankings of a fit, mostly
-# Steps that are tried together, of which the best counts: long histories count less where the ridge is larger.
-_TOGETHER: dict[str, tuple[Place, ...]] = {"user_weight": ({"user_weight": 1}, {"user_weight": 1, "l2": 1})}
+# How far a step goes. Where long histories count less, there is less data, and the ridge is larger.
+_DIRECTIONS: dict[str, Place] = {"l2": {"l2": 2}, "user_weight": {"user_weight": 1, "l2": 1}}
 _ROUNDS = 2
 # Seconds of one core, as in `costs`: to add a weight to a score, to score an item for a user by a low-rank
 # part, for each of its vectors, and to rank an item.
 _ADDED, _MULTIPLIED, _PLACED = 5e-10, 5e-11, 1.2e-9
-_LEAST_BUDGET = 20.0  # seconds of one core: ten on two
-_LEAST_ON_DEVICE = 10.0
+_LEAST_BUDGET = 15.0  # seconds of one core: about ten on two that are slow
+_LEAST_ON_DEVICE = 8.0
 
 
 class Preparation(NamedTuple):
@@ -109,7 +110,7 @@ def prepare(
             raise
         first, again = _costs_of(asked, plan, trial, small, additions, on_device)
         found = Preparation(final, trial, trial is own, held, first, again, after, budget)
-        if first + sum(n * again[name] for name, n in _STEPS.items() if name in free) <= budget:
+        if first + sum(n * again[name] for name, n in _FEWEST_STEPS.items() if name in free) <= budget:
             break
     # Trials share what takes up to as much room again: a matrix, or the parts of it that blocks need.
     memory.limit = min(max(final.needed, 2 * plan.needed), limit)
@@ -140,7 +141,7 @@ def _costs_of(
     solving = sum(fit.get(stage, 0.0) for stage in costs.SOLVING)
     passing = sum(cost for stage, cost in fit.items() if stage not in ("low rank", "finish"))
     low = fit.get("low rank", 0.0) + _MULTIPLIED * users * ranked * plan.rank
-    again = {"l2": solving + scored, **dict.fromkeys(PASSES, passing + solving + 2 * scored)}
+    again = {"l2": solving + scored, **dict.fromkeys(PASSES, passing + scored)}
     return passing + low + scored, {**again, **dict.fromkeys(_RANKINGS, rank)}
 
 
@@ -166,7 +167,7 @@ class _Search:
         return all(0 <= index < len(self.axes[name]) for name, index in place.items())
 
     def try_fit(self, place: Place) -> "_Found | None":
-        """Fit at a place, and climb over the rankings from those of the best fit so far.
+        """Fit at a place, and where that is the best so far climb over its rankings, from those of the last.
 
         None beyond the ends of the axes, and where a fit would take longer than there is time.
         """
@@ -211,8 +212,9 @@ class _Search:
                 self.found[at] = self.trials.rank(tried["rank_weight"], tried["novelty"])
             return _Found(place, tried, self.found[at])
 
-        at_best = start if best is None else best.place
-        place, _ = climb_along({name: ({name: 1},) for name in axes}, at_best, ranked, _is_better, _ROUNDS)
+        place = start if best is None else best.place
+        if best is None or _is_better(ranked(place), best):  # else other rankings are not worth a look
+            place, _ = climb_along({name: {name: 1} for name in axes}, place, ranked, _is_better, _ROUNDS)
         reached = ranked(place)
         assert reached is not None
         return reached
@@ -251,9 +253,7 @@ def measure(
     search = _Search(trials, plan, axes, first, progress)
     fits = [name for name in axes if name not in _RANKINGS]
     directions = {
-        name: tuple({one: by for one, by in step.items() if one in axes} for step in steps)
-        for name in fits
-        for steps in [_TOGETHER.get(name, ({name: 1},)) if "l2" in axes else ({name: 1},)]
+        name: {one: by for one, by in _DIRECTIONS.get(name, {name: 1}).items() if one in axes} for name in fits
     }
     place = {name: axes[name].index(first[name]) for name in fits}
     place, _ = climb_along(directions, place, search.try_fit, _is_better, _ROUNDS)

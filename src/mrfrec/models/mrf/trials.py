@@ -102,7 +102,7 @@ class Trials:
         self._low[first:last] = scores_of_low_rank(some, low_rank, self._asked.ranked, self._base.dtype)
 
     def rank(self, rank_weight: float, novelty: float) -> Floats:
-        """Return the metric of each held-out user, by the scores of the latest fit."""
+        """Return the metric of each held-out user, the mean of all questions, by the scores of the latest fit."""
         asked, dtype = self._asked, self._base.dtype
         factors = novelty_factors(self._popularity, novelty, asked.ranked).astype(dtype)
         low = self._base if self._low is None else self._low
@@ -117,4 +117,5 @@ class Trials:
             scratch_bytes=dtype.itemsize * len(asked.ranked),
         )
         k = asked.places(self._metric.k)
-        return of_places(self._metric.kind, k, places, np.diff(asked.hidden.indptr))
+        found = of_places(self._metric.kind, k, places, np.diff(asked.hidden.indptr))
+        return np.asarray(np.bincount(asked.user, found) / np.bincount(asked.user))
