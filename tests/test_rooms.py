@@ -56,8 +56,8 @@ HOME_OF = {
 ALLOWED = {"numpy", "scipy", "mrfrec", *HOME_OF}
 # Data flows along this list; a package imports only itself and what stands before it.
 PACKAGES = [
-    "errors", "core", "checks", "bars", "engines", "data", "io", "fitted", "answers", "models", "evaluation",
-    "datasets", "paper", "nightly", "service", "cli",
+    "errors", "core", "checks", "options", "bars", "engines", "data", "io", "fitted", "answers", "models",
+    "evaluation", "datasets", "paper", "nightly", "service", "cli",
 ]  # fmt: skip
 
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument
 
-from mrfrec.cli.derived import Derived, takes_options
+from mrfrec.answers.question import Question
+from mrfrec.cli.derived import Derived, Unloaded, takes_options
 from mrfrec.data.reading_options import RULES
 from mrfrec.errors import ParameterError
+from mrfrec.service.settings import ServiceSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +41,7 @@ def add_commands(app: typer.Typer, *commands: "Callable[..., None]") -> None:
 
 # ── of the library, as typed ──────────────────────────────────────────────────────────────────────
 
-_READING = Derived("io/tables.py", "read_interactions", without=("progress",))
+_READING = Derived(Unloaded("io/tables.py", "read_interactions"), without=("progress",))
 Reading = Annotated[dict[str, Any], _READING]
 # Where models are measured, titles are not shown, and --min-items has another default.
 _NOT_MEASURED = ("progress", "title", "items", "min_items")
@@ -49,15 +51,16 @@ TableForm = Annotated[dict[str, Any], _READING._replace(without=("progress", *RU
 _OF_HISTORIES = ("user", "item", "value", "event", "time", "on_bad", "separator", "input_format")
 HistoryForm = Annotated[dict[str, Any], _READING._replace(only=_OF_HISTORIES)]
 UserColumn = Annotated[dict[str, Any], _READING._replace(only=("user",))]
-_MACHINE = Derived("models/mrf/model.py", "MRF", ("threads", "memory_limit", "device"), shows_defaults=False)
+_MRF = Unloaded("models/mrf/model.py", "MRF")
+_MACHINE = Derived(_MRF, ("threads", "memory_limit", "device"), shows_defaults=False)
 Machine = Annotated[dict[str, Any], _MACHINE]
 RankingMachine = Annotated[dict[str, Any], _MACHINE._replace(only=("threads", "device"))]
-ModelParameters = Annotated[dict[str, Any], Derived("models/mrf/model.py", "MRF", without=_MACHINE.only)]
-Asked = Annotated[dict[str, Any], Derived("answers/question.py", "Question", without=("explain",))]
+ModelParameters = Annotated[dict[str, Any], Derived(_MRF, without=_MACHINE.only)]
+Asked = Annotated[dict[str, Any], Derived(Question, without=("explain",))]
 _SERVED = ("keys", "rate", "origins", "hosts", "root_path", "max_body", "max_batch", "queue", "drain")
 ServedSettings = Annotated[
     dict[str, Any],
-    Derived("service/settings.py", "ServiceSettings", (*_SERVED, "log_requests", "log_clients")),
+    Derived(ServiceSettings, (*_SERVED, "log_requests", "log_clients")),
 ]
 
 # ── of the commands ───────────────────────────────────────────────────────────────────────────────
