@@ -5,7 +5,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ import mrfrec
 from mrfrec import MRF, DataError, Interactions, MemoryPlanError, NotFittedError, ParameterError, load
 from mrfrec.data.catalogue import DataSize
 from mrfrec.models import EASE, Popularity
+from mrfrec.models.mrf.measuring import AXES
+from mrfrec.models.mrf.parameters import RULES, STARTS
 
 import naive
 from conftest import random_matrix
@@ -51,6 +53,20 @@ Matrix = npt.NDArray[np.float64]
 def test_bad_parameter_is_named_with_its_rule_and_value(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         MRF.paper(**parameters)
+
+
+def test_every_parameter_has_a_rule_that_allows_the_words_of_its_signature() -> None:
+    hints = get_type_hints(MRF.__init__)
+    assert [*RULES] == [*MRF.defaults()]
+    for name, rule in RULES.items():
+        kinds = get_args(hints[name]) or (hints[name],)
+        words = {word for kind in kinds for word in get_args(kind) if name != "dtype"}
+        assert {*rule.words} == words | ({None} if type(None) in kinds else set()), name
+
+
+def test_parameters_that_are_auto_start_at_a_value_that_measuring_tries() -> None:
+    assert {*STARTS} | {"l2"} == {*AXES}
+    assert all(start in AXES[name] and "auto" in RULES[name].words for name, start in STARTS.items())
 
 
 def test_sparsity_below_the_diagonal_is_refused_with_the_least_possible(binary: Matrix) -> None:

@@ -11,6 +11,7 @@ from mrfrec.engines.local import LocalEngine
 from mrfrec.errors import ParameterError
 from mrfrec.evaluation.splits import Split, check_type
 from mrfrec.models.climbing import RIDGES, Axis, RidgeMultiples
+from mrfrec.models.mrf.parameters import RULES
 from mrfrec.models.registry import build, model_class
 
 Parameters = Mapping[str, Any]
@@ -113,7 +114,7 @@ def ridges(
     `RidgeMultiples` may be of what "auto" stands for in a model that is centered or not, and "auto" itself;
     its number unless `named`.
     """
-    alpha = check_number("alpha", alpha, "between 0 and 1", lambda x: 0 <= x <= 1)
+    alpha = RULES["alpha"].checked("alpha", alpha)
     data = check_type("split", split, Split).training
     of = multiples if isinstance(multiples, RidgeMultiples) else RidgeMultiples(tuple(multiples))
     checked = [check_number("multiples", multiple, "above 0", lambda x: x > 0) for multiple in of.multiples]

@@ -1,15 +1,15 @@
 """GaussianField, what MRF, EASE and EDLAE have in common: the fit in closed form, its plan, its results."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.checks import check_count, check_device_name, check_dtype, check_number, warn
+from mrfrec.checks import warn
 from mrfrec.core.plan import Plan, Settings, Sizes, decide
 from mrfrec.core.progress import part_of
 from mrfrec.errors import MemoryPlanError, ParameterError
@@ -17,6 +17,7 @@ from mrfrec.fitted import scorers
 from mrfrec.fitted.state import FittedState
 from mrfrec.models.climbing import Axis, Route
 from mrfrec.models.linear import Linear
+from mrfrec.models.mrf.parameters import RULES, STARTS, Automatic
 from mrfrec.models.mrf.weights import MRFWeights, stored_mrf
 from mrfrec.models.recommender import FitContext
 
@@ -31,11 +32,6 @@ if TYPE_CHECKING:
     from mrfrec.models.mrf.measuring import Task
     from mrfrec.models.recommender import Recommender
 
-Automatic = Literal["auto"]
-
-# Where the values that are "auto" start. A dense model starts without a low-rank part.
-_START = {"user_weight": 0.25, "novelty": 0.1, "rank_weight": 0.3, "feature_weight": 0.7}
-
 
 class GaussianField(Linear):
     """A Gaussian Markov random field of items, fitted by pseudo-likelihood in closed form.
@@ -45,6 +41,11 @@ class GaussianField(Linear):
     """
 
     machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit", "device")
+    l2: float | Automatic
+    sparsity: float | Automatic | None
+    threshold: float | None
+    max_neighbors: int
+    r: float
     alpha: float = 0.0
     l2_flat: float = 0.0
     dropout: float = 0.0
@@ -58,38 +59,21 @@ class GaussianField(Linear):
     feature_weight: float | Automatic = 0.0
     measure: bool = True
 
-    def _set_shared(
-        self,
-        *,
-        l2: float | Automatic,
-        sparsity: float | Literal["auto", "dense"] | None,
-        threshold: float | None,
-        max_neighbors: int,
-        r: float,
-        dtype: Literal["float32", "float64"],
-        threads: int | None,
-        memory_limit: int | str | None,
-        device: str,
-    ) -> None:
-        """Check and set the parameters that all subclasses have."""
-        self.l2 = auto_or("l2", l2)
-        self.sparsity: float | Automatic | None = None
-        if sparsity not in (None, "dense"):
-            rule = 'above 0 and at most 1, "dense"'
-            self.sparsity = auto_or("sparsity", sparsity, rule, lambda x: 0 < x <= 1)
-        self.threshold = threshold
-        if threshold is not None:
-            rule = "between 0 and 1e36"
-            self.threshold = check_number("threshold", threshold, rule, lambda x: 0 <= x <= 1e36)
-        self.max_neighbors = check_count("max_neighbors", max_neighbors)
-        self.r = check_number("r", r, "between 0 and 1", lambda x: 0 <= x <= 1)
-        self.dtype = check_dtype(dtype)
-        self._limit(threads, memory_limit)
-        self.device = check_device_name(device)
+    def _set_parameters(self, values: Mapping[str, Any]) -> None:
+        """Check and keep the parameters among the arguments of a constructor."""
+        for name, rule in RULES.items():
+            if name in values:
+                setattr(self, name, rule.checked(name, values[name]))
         if self.threshold is not None and self.sparsity not in (None, "auto"):
-            raise ParameterError("threshold", "None when sparsity is given", threshold)
+            raise ParameterError("threshold", "None when sparsity is given", values["threshold"])
         if self.r > 0 and self.sparsity is None and self.threshold is None:
-            raise ParameterError("r", "0 for a dense model", r)
+            raise ParameterError("r", "0 for a dense model", values["r"])
+        wants_sparse = self.threshold is not None or self.sparsity not in (None, "auto") or self.r > 0
+        if wants_sparse and self.mean_constraint:
+            advice = "Drop sparsity, threshold and r."
+            raise ParameterError(
+                "mean_constraint", "False for a sparse model", values["mean_constraint"], advice
+            )
 
     def planned(self, data: object) -> Plan:
         """Return what a fit to this data would do before it measures; l2="auto" stays."""
@@ -98,20 +82,22 @@ class GaussianField(Linear):
         from mrfrec.models.mrf import measuring
 
         interactions = as_interactions(data)
-        X, settings, free = interactions.matrix, self._settings, self._free(interactions)
+        X, settings = interactions.matrix, self._settings
+        names = self._measurable(interactions) if self.measure else []
         features = _features_of(interactions, settings)
         with self._engine(None) as engine:
             sizes = fitting.sizes_of(X, settings, engine.memory.limit, features=features)
             plan = decide(settings, sizes, engine.memory)
-            asked = measuring.held_out(interactions) if free and self.measure else None
+            held_out = measuring.held_out(interactions) if names else None
             with suppress(MemoryPlanError):  # then nothing is measured
-                if asked is not None:
-                    plan = measuring.prepare(asked, X, settings, free, engine, 0).final
+                if held_out is not None:
+                    plan = measuring.prepare(held_out, X, settings, names, engine, 0).final
         return plan
 
     def planned_for(self, size: "DataSize") -> Plan:
         """Return what a fit to data of this size would do, as `planned` does for the data itself."""
-        itemsize, binary = np.dtype(self.dtype).itemsize, size.binary and self.user_weight == 0
+        itemsize = np.dtype(self.dtype).itemsize
+        binary = size.binary and self.user_weight == 0
         with self._engine(None) as engine:
             sizes = Sizes(*size[:3], binary, itemsize, engine.memory.limit)
             return decide(self._settings, sizes, engine.memory)
@@ -152,28 +138,28 @@ class GaussianField(Linear):
     @property
     def _starts(self) -> dict[str, float]:
         """The values of the parameters that a fit may measure besides l2, or else where these start."""
-        given = {name: getattr(self, name) for name in _START}
-        return {name: _START[name] if x == "auto" else float(x) for name, x in given.items()}
+        values = {name: getattr(self, name) for name in STARTS}
+        return {name: STARTS[name] if x == "auto" else float(x) for name, x in values.items()}
 
-    def _free(self, data: "Interactions") -> list[str]:
+    def _measurable(self, data: "Interactions") -> list[str]:
         """Return the parameters that a fit to this data may measure."""
-        names = [name for name in ("l2", *_START) if getattr(self, name) == "auto"]
+        names = [name for name in ("l2", *STARTS) if getattr(self, name) == "auto"]
         void = {"rank_weight": self.rank == 0, "feature_weight": data.features is None}
         return [name for name in names if not void.get(name)]
 
     def _to_measure(self, data: "Interactions", client: Any) -> "Task":
         from mrfrec.models.mrf.measuring import Task
 
-        free = self._free(data) if self.measure else []
+        names = self._measurable(data) if self.measure else []
         start = {"l2": self.l2, **self._starts}
-        return Task(free, self._settings, start, self.offset, lambda: self._engine(None, client))
+        return Task(names, self._settings, start, self.offset, lambda: self._engine(None, client))
 
     def tuning_route(self, data: "Interactions") -> Route:
         """Return the axes of a climb: γ and λ need no fit, a new l2 no statistics, a new rank no weights."""
         from mrfrec.models.mrf.measuring import AXES
 
-        plan, m = self.planned(data), data.n_items
-        most = min(256, min(data.n_users, m) // 4)
+        plan = self.planned(data)
+        most = min(256, min(data.n_users, data.n_items) // 4)
         ranks = {0, most // 4, most // 2, most, plan.rank}
         axes: dict[str, Axis] = {
             "novelty": AXES["novelty"], "rank_weight": AXES["rank_weight"][1:], "l2": (),
@@ -181,7 +167,7 @@ class GaussianField(Linear):
             "feature_weight": AXES["feature_weight"],
         }  # fmt: skip
         axes |= self.tuning_grid
-        start: dict[str, Any] = {"rank": plan.rank, **_START}
+        start: dict[str, Any] = {"rank": plan.rank, **STARTS}
         if plan.sparsity is not None:
             start["sparsity"] = s = float(f"{plan.sparsity:.3g}")
             axes["sparsity"] = [x * s for x in (0.25, 0.5, 1.0, 2.0, 4.0) if x * s <= 1]
@@ -215,7 +201,7 @@ class GaussianField(Linear):
         found = beforehand(self._to_measure(data, given.client), data, given)
         features = data.features if self.uses_features else None
         chosen: dict[str, Any] = {} if found.measured is None else found.measured.values
-        chosen = {name: chosen[name] for name in self._free(data) if name in chosen}
+        chosen = {name: chosen[name] for name in self._measurable(data) if name in chosen}
         settings = replace(self._settings, **{name: x for name, x in chosen.items() if name != "novelty"})
         progress = part_of(given.progress, found.share, 1) if found.share else given.progress
         with self._engine(progress, given.client) as engine:
@@ -228,7 +214,8 @@ class GaussianField(Linear):
                 announce=lambda plan: None if found.announced else announce(plan, engine),
                 reuse=None if given.reuse is None else given.reuse.setdefault("mrf", fitting.Reuse()),
             )
-            weights, low_rank, rank_weight = fitted.weights, fitted.low_rank, 0.0
+            weights, low_rank = fitted.weights, fitted.low_rank
+            rank_weight = 0.0
             base_scores = intercept(fitted, self.dtype, self.offset)
             values = {**self._starts, **chosen}
             if low_rank is None:
@@ -312,7 +299,7 @@ class GaussianField(Linear):
     def scale_(self) -> npt.NDArray[np.float64]:
         return self._mrf(self.fitted_).scale
 
-    def _alike(self) -> "list[Recommender]":
+    def _for_warm_up(self) -> "list[Recommender]":
         kind: Any = type(self)
         shared: dict[str, Any] = {"l2": 1.0, "dtype": self.dtype, "threads": 1}
         return [kind(sparsity=None, **shared), kind(sparsity=0.5, r=0.5, max_neighbors=10, **shared)]
@@ -331,24 +318,10 @@ def _features_of(data: "Interactions", settings: Settings) -> "sp.csr_array | No
 def _warn_of_a_giant(data: "Interactions") -> None:
     """Warn of a user who makes a sparse model less accurate than its sparsity suggests."""
     lengths = np.diff(data.matrix.indptr).astype(np.float64)
-    longest, share = int(lengths.max()), float(lengths.max() ** 2 / (lengths**2).sum())
+    longest = int(lengths.max())
+    share = float(lengths.max() ** 2 / (lengths**2).sum())
     if longest > 1000 and share > 0.1:
         warn(
             f"one user has {longest:,} items, and so {share:.0%} of all pairs of items. Items that only this "
             "user has look alike. Read the data with max_history=1000 to leave such users out."
         )
-
-
-def auto_or(
-    name: str,
-    value: Any,
-    rule: str = "a finite number, 0 or more",
-    holds: Callable[[float], bool] = lambda x: x >= 0,
-) -> float | Automatic:
-    """Return a checked number, or "auto"."""
-    return "auto" if value == "auto" else check_number(name, value, f'{rule}, or "auto"', holds)
-
-
-def check_dropout(value: object) -> float:
-    """Return a checked share of dropout."""
-    return check_number("dropout", value, "at least 0 and below 1", lambda x: 0 <= x < 1)
