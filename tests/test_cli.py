@@ -10,12 +10,10 @@ import os
 import pty
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import time
-import tokenize
 import warnings
 from collections.abc import Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
@@ -34,7 +32,7 @@ from mrfrec.answers.question import Question
 from mrfrec.io.artifact import describe
 from mrfrec.io.databases import redacted
 from mrfrec.models.registry import MODELS
-from mrfrec.service import ServiceSettings, create_app
+from mrfrec.service import ServiceSettings
 
 from conftest import fetch
 
@@ -172,38 +170,6 @@ def commands() -> list[str]:
 
 def test_the_reference_page_is_what_the_help_says() -> None:
     assert reference() == PAGE, "run: make reference"
-
-
-def without_comments(source: str) -> str:
-    lines = source.splitlines()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            row, column = token.start
-            lines[row - 1] = lines[row - 1][:column].rstrip()
-    return "\n".join(lines) + "\n"
-
-
-def test_comments_in_the_sources_change_neither_the_help_nor_the_api(shop: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(
-        Path(mrfrec.__file__).parent, tmp_path / "mrfrec", ignore=lambda *_: ["__pycache__"]
-    )
-    for file in copy.rglob("*.py"):
-        file.write_text(without_comments(file.read_text(encoding="utf-8")), encoding="utf-8")
-    script = """if True:
-        import json, mrfrec
-        from mrfrec.service import create_app
-        from tools.cli_reference import reference
-        print(json.dumps([mrfrec.__file__, reference(), create_app("shop.mrf").openapi()]))
-    """
-    path = os.pathsep.join([str(tmp_path), str(Path(inspect.getfile(reference)).parents[1])])
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=shop, env={**os.environ, "PYTHONPATH": path}, capture_output=True,
-        text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [
-        str(copy / "__init__.py"), PAGE, create_app(shop / "shop.mrf").openapi()
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", commands())

@@ -204,7 +204,7 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _options_of(made: Callable[..., Any]) -> tuple[list[Parameter], Callable[[dict[str, Any]], Any]]:
-    """Return the options of a command or a dataclass, and a function that calls it with the given ones."""
+    """Return the options of a command or a dataclass, and a function that calls it with their values."""
     hints = get_type_hints(made, include_extras=True)
     options: list[Parameter] = []
     takes: dict[str, Callable[[dict[str, Any]], Any]] = {}
@@ -212,18 +212,18 @@ def _options_of(made: Callable[..., Any]) -> tuple[list[Parameter], Callable[[di
         hint, takes[name] = hints[name], itemgetter(name)
         mark = getattr(hint, "__metadata__", (None,))[0]
         if isinstance(mark, Derived):
-            found, takes[name] = mark.options(), mark.take
+            more, takes[name] = mark.options(), mark.take
         elif is_dataclass(hint):
-            found, takes[name] = _options_of(hint)  # type: ignore[arg-type]
+            more, takes[name] = _options_of(hint)  # type: ignore[arg-type]
         elif isinstance(mark, str):
             kind, *words, help_ = get_args(hint)
             words += [_METAVARS[x] for x in (kind, *get_args(kind)) if x in (int, float, Path)]
             option = _OWN.get(name, _dashed(name))
-            found = [_parameter(name, kind, option, next(iter(words), None), help_, each.default)]
+            more = [_parameter(name, kind, option, next(iter(words), None), help_, each.default)]
         else:  # the context, or an argument
-            found = [each.replace(kind=Parameter.KEYWORD_ONLY, annotation=hint)]
-        options += found
-    return options, lambda given: made(**{name: take(given) for name, take in takes.items()})
+            more = [each.replace(kind=Parameter.KEYWORD_ONLY, annotation=hint)]
+        options += more
+    return options, lambda values: made(**{name: take(values) for name, take in takes.items()})
 
 
 def _parameter(

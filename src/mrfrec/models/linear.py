@@ -75,12 +75,12 @@ class Linear(Recommender):
         level = _log.level
         _log.setLevel(max(level, logging.WARNING))  # these fits are not the caller's
         try:
-            for model in self._for_warm_up():
+            for model in self._alike():
                 model.memory_limit = None
                 model.fit(X).top_k(X, 1)
         finally:
             _log.setLevel(level)
 
-    def _for_warm_up(self) -> "list[Recommender]":
+    def _alike(self) -> "list[Recommender]":
         """Return models that run the code of this one when they are fitted to a few numbers."""
         return [self.unfitted()]

@@ -178,10 +178,10 @@ class GaussianField(Linear):
             needs={"rank_weight": "rank"},
         )
 
-    def tuning_start(self, data: "Interactions", given: FitContext) -> dict[str, Any]:
+    def tuning_start(self, data: "Interactions", context: FitContext) -> dict[str, Any]:
         from mrfrec.models.mrf.measuring import beforehand
 
-        measured = beforehand(self._to_measure(data, given.client), data, given).measured
+        measured = beforehand(self._to_measure(data, context.client), data, context).measured
         choices = () if measured is None else measured.choices
         values: dict[str, Any] = {one.name: one.value for one in choices if one.value != one.start}
         if values.get("rank_weight") and self.rank == "auto":
@@ -189,7 +189,7 @@ class GaussianField(Linear):
             values["rank"] = weighted.planned_for(data.size).rank
         return values
 
-    def _fit(self, data: "Interactions", given: FitContext) -> MRFWeights:
+    def _fit(self, data: "Interactions", context: FitContext) -> MRFWeights:
         # numba loads when something is fitted, not to answer from a file.
         from mrfrec.core import fitting
         from mrfrec.models.mrf.measuring import announce, beforehand, intercept, relative_spread
@@ -198,21 +198,21 @@ class GaussianField(Linear):
         began = time.perf_counter()
         if self._fitted is not None:
             self._linear.leave_devices()
-        found = beforehand(self._to_measure(data, given.client), data, given)
+        before = beforehand(self._to_measure(data, context.client), data, context)
         features = data.features if self.uses_features else None
-        chosen: dict[str, Any] = {} if found.measured is None else found.measured.values
+        chosen: dict[str, Any] = {} if before.measured is None else before.measured.values
         chosen = {name: chosen[name] for name in self._measurable(data) if name in chosen}
         settings = replace(self._settings, **{name: x for name, x in chosen.items() if name != "novelty"})
-        progress = part_of(given.progress, found.share, 1) if found.share else given.progress
-        with self._engine(progress, given.client) as engine:
+        progress = part_of(context.progress, before.share, 1) if before.share else context.progress
+        with self._engine(progress, context.client) as engine:
             fitted = fitting.fit(
                 data.matrix,
                 settings,
                 engine,
                 features=_features_of(data, settings),
-                copied=given.copied,
-                announce=lambda plan: None if found.announced else announce(plan, engine),
-                reuse=None if given.reuse is None else given.reuse.setdefault("mrf", fitting.Reuse()),
+                copied=context.copied,
+                announce=lambda plan: None if before.announced else announce(plan, engine),
+                reuse=None if context.reuse is None else context.reuse.setdefault("mrf", fitting.Reuse()),
             )
             weights, low_rank = fitted.weights, fitted.low_rank
             rank_weight = 0.0
@@ -224,13 +224,13 @@ class GaussianField(Linear):
                 spread = relative_spread(data.matrix, weights, base_scores, low_rank)
                 rank_weight = values["rank_weight"] * spread
         timings = {**engine.timings, "total": time.perf_counter() - began + engine.saved}
-        if found.stages:
-            timings["measure"] = found.seconds
+        if before.stages:
+            timings["measure"] = before.seconds
         plan = fitted.plan
-        if found.said:
-            plan = replace(plan, reason=f"{plan.reason}; {found.said}")
-        if found.announced:
-            plan = replace(plan, needed=max(plan.needed, found.announced.needed))
+        if before.said:
+            plan = replace(plan, reason=f"{plan.reason}; {before.said}")
+        if before.announced:
+            plan = replace(plan, needed=max(plan.needed, before.announced.needed))
         values["l2"] = float(plan.l2)
         factors = scorers.novelty_factors(data.popularity, values["novelty"]).astype(self.dtype)
         if values["novelty"]:
@@ -242,15 +242,15 @@ class GaussianField(Linear):
         learned = MRFWeights(
             weights=weights, base_scores=base_scores, low_rank=low_rank, mean=fitted.mean, scale=fitted.scale,
             offset=self.offset, plan=plan, rank_weight=rank_weight, threshold=fitted.threshold,
-            n_blocks=fitted.n_blocks, pattern=fitted.pattern, values=values, measured=found.measured,
+            n_blocks=fitted.n_blocks, pattern=fitted.pattern, values=values, measured=before.measured,
         )  # fmt: skip
-        stages = {**found.stages, **engine.memory.stages}
+        stages = {**before.stages, **engine.memory.stages}
         new = np.flatnonzero(data.popularity == 0)
         if features is not None and len(new):
-            before = time.perf_counter()
-            with self._engine(None, given.client) as more:
-                learned = with_new_items(learned, data, new, settings, more, given.copied)
-            timings["new items"] = time.perf_counter() - before
+            started = time.perf_counter()
+            with self._engine(None, context.client) as more:
+                learned = with_new_items(learned, data, new, settings, more, context.copied)
+            timings["new items"] = time.perf_counter() - started
             timings["total"] += timings["new items"]
             stages["new items"] = max(more.memory.stages.values())
         if fitted.pattern is not None:
@@ -299,7 +299,7 @@ class GaussianField(Linear):
     def scale_(self) -> npt.NDArray[np.float64]:
         return self._mrf(self.fitted_).scale
 
-    def _for_warm_up(self) -> "list[Recommender]":
+    def _alike(self) -> "list[Recommender]":
         kind: Any = type(self)
         shared: dict[str, Any] = {"l2": 1.0, "dtype": self.dtype, "threads": 1}
         return [kind(sparsity=None, **shared), kind(sparsity=0.5, r=0.5, max_neighbors=10, **shared)]

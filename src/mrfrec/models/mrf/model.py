@@ -187,6 +187,6 @@ class MRF(GaussianField):
         self._fitted = self._fitted_to(data, learned, fitted.parameters)
         return count
 
-    def _for_warm_up(self) -> "list[Recommender]":
+    def _alike(self) -> "list[Recommender]":
         shared: dict[str, Any] = {"l2": 1.0, "dtype": self.dtype, "threads": 1}
         return [MRF(sparsity=None, **shared), MRF(sparsity=0.5, r=0.5, max_neighbors=10, **shared)]
