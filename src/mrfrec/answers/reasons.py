@@ -23,7 +23,7 @@ _AT_ONCE = 100_000  # weights from a history to its recommended items: some mega
 
 def check_explains(fitted: FittedState) -> None:
     """Refuse a model whose scores are no sums over the items of a history."""
-    if not fitted.explains:
+    if not fitted.learned.explains:
         raise DataError(
             f"a {fitted.kind} cannot explain: its scores are no sums over the items of a "
             "history. MRF, EASE, EDLAE, SLIM, FsSLIM, ItemKNN and WMF can."
@@ -34,7 +34,7 @@ def added_novelty(fitted: FittedState, novelty: float | None) -> float:
     """Return the difference between this novelty and the one the model was fitted with."""
     if novelty is None:
         return 0.0
-    if not fitted.scales_scores:
+    if not fitted.learned.scales_scores:
         raise DataError(
             f"a {fitted.kind} takes no novelty: its scores are no sums of weights, and dividing "
             "them by popularity means nothing. MRF, EASE, EDLAE, SLIM, FsSLIM and ItemKNN do."

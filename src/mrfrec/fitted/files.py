@@ -102,11 +102,15 @@ def verify(fitted: FittedState) -> None:
 
 
 def read_fitted(
-    facts: Mapping[str, Any], arrays: StoredArrays, restore: Restore, **model: Any
+    facts: Mapping[str, Any],
+    arrays: StoredArrays,
+    restore: Restore,
+    kind: str,
+    parameters: Mapping[str, Any],
 ) -> FittedState:
     """Return the fitted state of a file; raise a KeyError, TypeError or ValueError for parts that do not fit.
 
-    `model` holds the fields of the state that the class of the model tells.
+    `kind` is the name of the class of the model, `parameters` are those of the fit.
     """
     items, data = read_ids(arrays, "items"), facts["data"]
     wrong = [name for name, wanted in _DATA_TYPES.items() if type(data[name]) is not wanted]
@@ -131,6 +135,8 @@ def read_fitted(
         kept = arrays.under("users.", "histories.")
         source = partial(read_training, kept, len(items), facts["origin"])
     return FittedState(
+        kind=kind,
+        parameters=parameters,
         learned=learned,
         catalogue=Catalogue(items, titles, popularity, data["users"], features),
         size=DataSize(*(data[name] for name in DataSize._fields)),
@@ -140,7 +146,6 @@ def read_fitted(
         stored_fingerprint=data["fingerprint"],
         notes=dict(facts.get("notes", {})),
         file_hash=arrays.seal,
-        **model,
     )
 
 

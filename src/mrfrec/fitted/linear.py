@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,9 @@ Array = npt.NDArray[Any]
 @dataclass(frozen=True, kw_only=True)
 class LinearWeights(Learned):
     """B, and a low-rank part beside it: a user with history x scores base + x·(B + λ·L)."""
+
+    explains: ClassVar[bool] = True
+    scales_scores: ClassVar[bool] = True
 
     weights: Rows | DenseRows  # B, m × m: B[j, i] is the weight of item j in the score of item i
     low_rank: LowRank | None = None  # λ·L

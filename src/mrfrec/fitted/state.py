@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, DataSize, Training
 from mrfrec.data.features import ItemFeatures
-from mrfrec.data.provenance import Origin
+from mrfrec.data.provenance import Origin, rules_of_matrix
 from mrfrec.errors import DataError
 from mrfrec.fitted.measured import Measured
 from mrfrec.fitted.scorers import Base, Scorer, Ties, novelty_factors
@@ -43,6 +43,8 @@ class Runtime(NamedTuple):
 class Learned(ABC):
     """What one kind of model has learned, as its answers use it. Each kind of model has a subclass."""
 
+    explains: ClassVar[bool] = False  # whether a score is a sum over the items of a history
+    scales_scores: ClassVar[bool] = False  # whether a score may be multiplied, as `novelty` does
     base_scores: Array  # (m) of each item, without any contribution of a history
     values: Mapping[str, float] = field(default_factory=dict)  # the numbers that "auto" has stood for
     measured: Measured | None = None  # values that the fit has measured
@@ -60,8 +62,11 @@ class Learned(ABC):
         """Return the items that go with an item, by position and in any order, and how strongly."""
 
     def weights_between(self, had: Array, values: Array, targets: Array) -> npt.NDArray[np.float64]:
-        """Return the weight of each item of a history in the score of each target, had × targets."""
-        raise NotImplementedError  # never called where a model does not explain
+        """Return the weight of each item of a history in the score of each target, had × targets.
+
+        Called only where the kind of model `explains`.
+        """
+        raise NotImplementedError
 
     def stranger_scores(self, catalogue: Catalogue) -> Array:
         """Return the score of each item for a user without a history."""
@@ -89,8 +94,6 @@ class FittedState:
     """All that a model knows: what was learned, the items, and the training data or what is left of it."""
 
     kind: str  # name of the class of the model
-    explains: bool
-    scales_scores: bool
     parameters: Mapping[str, Any]  # of the fit
     learned: Learned
     catalogue: Catalogue
@@ -103,6 +106,23 @@ class FittedState:
     notes: Mapping[str, Any] = field(default_factory=dict)
     file_hash: str = ""  # of everything in the file that the state was read from
     _bases: dict[tuple[Ties, bool, float], Base] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def of_data(
+        cls, data: "Interactions", learned: Learned, kind: str, parameters: Mapping[str, Any]
+    ) -> Self:
+        """Return the state of a model of this kind that was fitted to the data with these parameters."""
+        size, features = data.size, learned.used_features(data.features)
+        return cls(
+            kind=kind,
+            parameters=parameters,
+            learned=learned,
+            catalogue=Catalogue(data.items, data.titles, data.popularity, size.users, features),
+            size=size,
+            usual_value=1.0 if size.binary else float(np.abs(data.matrix.data).mean(dtype=np.float64)),
+            rules=rules_of_matrix(size.binary) if data.origin is None else data.origin.rules,
+            source=data,
+        )
 
     def __getstate__(self) -> dict[str, Any]:  # without what is derived from the rest
         return {**{field.name: getattr(self, field.name) for field in fields(self)}, "_bases": {}}

@@ -27,7 +27,6 @@ from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import SEARCH_COLUMNS, Catalogue, Columns, DataSize, rows_of
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Id, Ids, Texts
-from mrfrec.data.provenance import rules_of_matrix
 from mrfrec.engines.machine import memory_budget
 from mrfrec.errors import DataError, NotFittedError, ParameterError
 from mrfrec.fitted import files
@@ -36,7 +35,7 @@ from mrfrec.fitted.scorers import Ties
 from mrfrec.fitted.state import FittedState, Learned
 from mrfrec.models import updating
 from mrfrec.models.climbing import Axis, Route
-from mrfrec.models.parameters import Parameterized
+from mrfrec.models.parameters import Parameterized, call_of, runtime_of
 
 if TYPE_CHECKING:
     from mrfrec.core.plan import Plan
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
     from mrfrec.io.artifact import Stored, StoredArrays
 
-__all__ = ["Answer", "FitContext", "Recommender"]
+__all__ = ["Answer", "FitContext", "Recommender", "restored"]
 
 
 @dataclass(frozen=True)
@@ -81,8 +80,6 @@ class Recommender(Parameterized, ABC):
 
     # The values that `tune` tries, the last parameter varying fastest.
     tuning_grid: ClassVar[Mapping[str, Axis]] = {}
-    scales_scores: ClassVar[bool] = False  # whether a score may be multiplied, as `novelty` does
-    explains: ClassVar[bool] = True  # whether a score is a sum over the items of a history
     uses_features: ClassVar[bool] = False  # whether it learns from features of items
     extra: ClassVar[str | None] = None  # optional dependency group that fitting needs
     _fitted: FittedState | None = None
@@ -99,11 +96,6 @@ class Recommender(Parameterized, ABC):
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> Learned:
         """Return what was learned from the arrays and facts that `Learned.stored` returned, for m items."""
 
-    def check_client(self, client: object) -> None:
-        """Refuse to fit on a cluster; a subclass that can overrides this."""
-        rule = f"None: {type(self).__name__} is fitted on this machine"
-        raise ParameterError("client", rule, client)
-
     def tuning_route(self, data: "Interactions") -> Route:
         """Return how `climb` finds the parameters: the last of the grid costs least."""
         return Route({name: self.tuning_grid[name] for name in reversed(list(self.tuning_grid))})
@@ -116,19 +108,11 @@ class Recommender(Parameterized, ABC):
         """Return what a fit to data of this size would do; None if there is nothing to decide."""
         return None
 
-    def check_ready(self) -> None:
-        """Raise if a library or device that fitting needs is missing."""
-        return
-
-    def warm_up(self) -> None:
-        """Compile or load what fitting needs, for example before timing a fit."""
-        return
-
-    def prepare_answers(self) -> None:
-        """Check all arrays and load the compiled code, to answer many questions of one user each."""
-        self.verify()
-        fitted = self.fitted_
-        self._exchange(fitted, replace(fitted, learned=fitted.learned.prepared()))
+    def check_ready(self, client: object = None) -> None:
+        """Raise if a fit lacks a library or a device, or cannot use the client of a cluster."""
+        if client is not None:
+            rule = f"None: {type(self).__name__} is fitted on this machine"
+            raise ParameterError("client", rule, client)
 
     # ── fitting and scoring ───────────────────────────────────────────────────────────────────────
 
@@ -178,7 +162,7 @@ class Recommender(Parameterized, ABC):
         if measured is not None and not isinstance(measured, Measured):
             raise ParameterError("measured", "the measured_ of a model, or None", measured)
         if client is not None:
-            self.check_client(client)
+            self.check_ready(client)
         interactions = as_interactions(data)
         if item_features is not None:
             interactions = self._with_features(interactions, item_features)
@@ -200,26 +184,8 @@ class Recommender(Parameterized, ABC):
             learned = self._fit(interactions, FitContext(copied, report, reuse, asked, client, measured))
         if not learned.timings:  # a model that counts no stages
             learned = replace(learned, timings={"total": time.perf_counter() - start})
-        self._fitted = self._fitted_to(interactions, learned, parameters)
+        self._fitted = FittedState.of_data(interactions, learned, type(self).__name__, parameters)
         return self
-
-    def _fitted_to(
-        self, data: "Interactions", learned: Learned, parameters: Mapping[str, Any]
-    ) -> FittedState:
-        """Return the state of this model with what was learned from data."""
-        size, origin, features = data.size, data.origin, learned.used_features(data.features)
-        return FittedState(
-            kind=type(self).__name__,
-            explains=self.explains,
-            scales_scores=self.scales_scores,
-            parameters=parameters,
-            learned=learned,
-            catalogue=Catalogue(data.items, data.titles, data.popularity, size.users, features),
-            size=size,
-            usual_value=1.0 if size.binary else float(np.abs(data.matrix.data).mean(dtype=np.float64)),
-            rules=rules_of_matrix(size.binary) if origin is None else origin.rules,
-            source=data,
-        )
 
     def _with_features(self, data: "Interactions", item_features: object) -> "Interactions":
         from mrfrec.io.features import read_item_features
@@ -234,7 +200,7 @@ class Recommender(Parameterized, ABC):
 
     def score(self, X_history: object) -> npt.NDArray[Any]:
         """Return the score of every item for each row of histories, users × items."""
-        fitted, runtime = self.fitted_, self.runtime
+        fitted, runtime = self.fitted_, runtime_of(self)
         histories, learned = matrix_rows(X_history, fitted.catalogue.items, "X_history"), fitted.learned
         needed = len(histories) * histories.width * learned.base_scores.itemsize
         plan = memory_budget(self.memory_limit)
@@ -261,7 +227,7 @@ class Recommender(Parameterized, ABC):
         if ties not in ("index", "popularity"):
             raise ParameterError("ties", '"index" or "popularity"', ties)
         hide = histories if check_flag("exclude_seen", exclude_seen) else None
-        items, scores, _ = selection.rank(fitted, self.runtime, histories, k, ties, hide)
+        items, scores, _ = selection.rank(fitted, runtime_of(self), histories, k, ties, hide)
         return items, scores
 
     # ── facts about a model ───────────────────────────────────────────────────────────────────────
@@ -269,14 +235,14 @@ class Recommender(Parameterized, ABC):
     def __repr__(self) -> str:
         fitted = self._fitted
         if fitted is None:
-            return self.call
+            return call_of(self)
         size = str(fitted.size).rpartition(", ")[0]
         plan = fitted.learned.plan
         form = "" if plan is None else f", {plan.kind}"
         changed = "" if self.parameters == fitted.parameters else ", before parameters were changed"
         values = {} if fitted.learned.measured is None else fitted.learned.measured.values
         measured = "".join(f", {name}={value:.3g}" for name, value in values.items())
-        return f"{self.call} fitted on {size}{form}{measured}{changed}"
+        return f"{call_of(self)} fitted on {size}{form}{measured}{changed}"
 
     @property
     def fitted_(self) -> FittedState:
@@ -317,6 +283,11 @@ class Recommender(Parameterized, ABC):
         return None if training is None else training.users
 
     @property
+    def explains(self) -> bool:
+        """Whether a score is a sum over the items of a history, so that `explain` can tell its parts."""
+        return self.fitted_.learned.explains
+
+    @property
     def has_histories(self) -> bool:
         """Whether the model has the training users' histories, which a file may leave out."""
         return self.fitted_.source is not None
@@ -325,11 +296,6 @@ class Recommender(Parameterized, ABC):
     def data_size_(self) -> DataSize:
         """Number of users, items and pairs of the training data, and whether it is binary."""
         return self.fitted_.size
-
-    @property
-    def usual_value_(self) -> float:
-        """The value of an item of a history that is given without one: 1, or the mean size of the values."""
-        return self.fitted_.usual_value
 
     @property
     def fingerprint_(self) -> str:
@@ -362,11 +328,6 @@ class Recommender(Parameterized, ABC):
         return dict(self.fitted_.parameters)
 
     @property
-    def used_parameters(self) -> dict[str, Any]:
-        """The parameters of the last fit, with the numbers that "auto" has stood for."""
-        return self.fitted_.used_parameters
-
-    @property
     def measured_(self) -> Measured | None:
         """The values that the fit has measured; None if it measured nothing."""
         return self.fitted_.learned.measured
@@ -380,11 +341,6 @@ class Recommender(Parameterized, ABC):
     def memory_plan_(self) -> Mapping[str, int]:
         """Planned bytes of each stage of the fit; empty in a loaded model."""
         return self.fitted_.learned.memory_plan
-
-    @property
-    def score_type(self) -> str:
-        """The dtype of scores, from the last fit."""
-        return self.fitted_.score_type
 
     @property
     def frames(self) -> str | None:
@@ -466,7 +422,7 @@ class Recommender(Parameterized, ABC):
         fitted, question = self.fitted_, Question(k, exclude_seen, allow, exclude, novelty, explain)
         people = people_of(fitted, users, history)
         with showing(progress) as report:
-            batches = recommending.recommend(fitted, self.runtime, people, question, progress=report)
+            batches = recommending.recommend(fitted, runtime_of(self), people, question, progress=report)
             columns, names, types = recommending.as_table(fitted, people, question, batches)
             return self._frame(fitted, columns, names, people.library, **types)
 
@@ -475,7 +431,7 @@ class Recommender(Parameterized, ABC):
         unknown: list[UnknownIds] = []
         fitted, question = self.fitted_, Question(**options)
         people = people_of(fitted, users, history)
-        batches = recommending.recommend(fitted, self.runtime, people, question, unknown=unknown)
+        batches = recommending.recommend(fitted, runtime_of(self), people, question, unknown=unknown)
         columns = map(fitted.catalogue.recommendation_columns, batches)
         rows = [row for batch in columns for row in rows_of(batch)]
         return Answer(rows, {each.parameter: each.ids for each in unknown})
@@ -513,7 +469,7 @@ class Recommender(Parameterized, ABC):
             if client is None:
                 asked = {"history": history, "progress": report, **options}
                 with publishing.staged_recommendations(
-                    fitted, self.runtime, path, users, target=target, **asked
+                    fitted, runtime_of(self), path, users, target=target, **asked
                 ) as rows:
                     return rows
             from mrfrec.answers.cluster_parts import recommend_in_parts
@@ -618,25 +574,17 @@ class Recommender(Parameterized, ABC):
         self._seals = {**self._seals, **dict.fromkeys(names, seal)}
         self._exchange(fitted, replace(fitted, file_hash=seal))
 
-    @classmethod
-    def restored(cls, facts: Mapping[str, Any], arrays: "StoredArrays") -> Self:
-        """Return the model of a file; raise a KeyError, TypeError or ValueError for parts that do not fit."""
-        known = cls.defaults().keys() - {*cls.machine_parameters}
-        if wrong := [name for name in facts["parameters"] if name not in known]:
-            raise KeyError(*wrong)
-        model = cls(**facts["parameters"])
-        model._fitted = files.read_fitted(
-            facts, arrays, model._restore, kind=cls.__name__, explains=cls.explains,
-            scales_scores=cls.scales_scores, parameters=model.parameters,
-        )  # fmt: skip
-        model._seals = dict.fromkeys(files.names_of(arrays.path), arrays.seal)
-        return model
-
     def verify(self) -> None:
         """Check all arrays of a loaded model now; a damaged one raises a `ModelFileError`."""
         fitted = self.fitted_
         files.verify(fitted)
         self._exchange(fitted, replace(fitted, learned=fitted.learned.verified()))
+
+    def prepare_answers(self) -> None:
+        """Check all arrays and load the compiled code, to answer many questions of one user each."""
+        self.verify()
+        fitted = self.fitted_
+        self._exchange(fitted, replace(fitted, learned=fitted.learned.prepared()))
 
     def _exchange(self, old: FittedState, new: FittedState) -> None:
         """Keep the same state in another form, unless another thread has replaced it meanwhile."""
@@ -711,3 +659,14 @@ class Recommender(Parameterized, ABC):
             return self
         data = updating.of_batches(data, fitted.batches)
         return self.fit(data, progress=progress, measured=fitted.learned.measured)
+
+
+def restored(kind: type[Recommender], facts: Mapping[str, Any], arrays: "StoredArrays") -> Recommender:
+    """Return the model of a file; raise a KeyError, TypeError or ValueError for parts that do not fit."""
+    known = kind.defaults().keys() - {*kind.machine_parameters}
+    if wrong := [name for name in facts["parameters"] if name not in known]:
+        raise KeyError(*wrong)
+    model = kind(**facts["parameters"])
+    model._fitted = files.read_fitted(facts, arrays, model._restore, kind.__name__, model.parameters)
+    model._seals = dict.fromkeys(files.names_of(arrays.path), arrays.seal)
+    return model

@@ -1,7 +1,7 @@
 """All models by name: find a class, build a model from parameters, load one from a file.
 
 To add a model to the package, write its module and add one line to `MODELS`. The class itself says what
-tuning varies, whether it explains, and which extra it needs. Models outside the package use `register`.
+tuning varies and which extra it needs. Models outside the package use `register`.
 """
 
 import inspect
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from mrfrec.checks import check_frames
 from mrfrec.errors import ModelFileError, ParameterError
 from mrfrec.io.artifact import open_file
-from mrfrec.models.recommender import Recommender
+from mrfrec.models.recommender import Recommender, restored
 
 MODELS = {
     "MRF": "mrfrec.models.mrf.model",
@@ -129,7 +129,7 @@ def load(path: str | PathLike[str], *, frames: str | None = None) -> Recommender
                 "it is a class of your own, import it and call mrfrec.register with it first; otherwise "
                 "upgrade mrfrec."
             )
-        model = model_class(kind).restored(facts, arrays)
+        model = restored(model_class(kind), facts, arrays)
         model.frames = frames
         return model
     except ModelFileError:

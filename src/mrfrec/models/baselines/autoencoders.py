@@ -98,7 +98,6 @@ class Network(LatentVectors):
 class Autoencoder(Latent):
     """What the three models have in common, their parameters among it."""
 
-    explains: ClassVar[bool] = False
     extra: ClassVar[str | None] = "torch"
     machine_parameters: ClassVar[tuple[str, ...]] = ("device", "threads", "memory_limit")
     _trained_by: ClassVar[tuple[str, str]] = ("mrfrec.models.baselines.networks", "PyTorch")

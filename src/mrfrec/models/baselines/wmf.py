@@ -34,6 +34,8 @@ Array = npt.NDArray[Any]
 class WMFVectors(LatentVectors):
     """The vectors of the items, from which those of users are solved."""
 
+    explains: ClassVar[bool] = True
+
     gram: npt.NDArray[np.float64]  # YᵀY
     l2: float
     weight: float
