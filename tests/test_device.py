@@ -218,7 +218,7 @@ def test_devices_are_checked_by_name_and_by_what_there_is(monkeypatch: pytest.Mo
 def ranking_on(on_device: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Rank with PyTorch, a few users and terms at a time, however few they are."""
     monkeypatch.setattr(devices, "ranker_on", lambda _, B, L: ranking.DeviceRanker(on_device, B, L))
-    monkeypatch.setattr(linear, "_MANY", 1)
+    monkeypatch.setattr(linear, "_WORTH_A_DEVICE", 1)
     monkeypatch.setattr(ranking, "_SCORES", 300)
     monkeypatch.setattr(ranking, "_TERMS", 100)
     return on_device

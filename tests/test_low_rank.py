@@ -172,7 +172,7 @@ def test_one_answer_computes_the_scores_of_few_items(ranked: Any, few: int) -> N
     rows = Rows.of(sp.csr_array(tastes()[:1]))
     scorer, base = ranked.fitted_.learned.scorer(rows, runtime_of(ranked)), ranked.fitted_.learned.base_scores
     every = scorer.scores(0, 1, base)[0]
-    scorer.few = few
+    scorer.most_in_numpy = few
     some = scorer.scores(0, 1, base, Selection(5, rows))[0]
     found = np.flatnonzero(some > -np.inf)
     np.testing.assert_array_equal(some[found], every[found])

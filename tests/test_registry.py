@@ -30,8 +30,8 @@ class Scaled(MRF):
         super().__init__(l2=2.0, offset=True, threads=threads)
         self.factor, self.shift = factor, shift
 
-    def _fit(self, data: Any, given: Any) -> Any:
-        learned = super()._fit(data, given)
+    def _fit(self, data: Any, context: Any) -> Any:
+        learned = super()._fit(data, context)
         scores = (learned.base_scores * self.factor + self.shift).astype(np.float32)
         return replace(learned, base_scores=scores)
 

@@ -27,7 +27,7 @@ from mrfrec.io.atomic import file_path
 _DATA_TYPES = {"users": int, "items": int, "pairs": int, "binary": bool, "fingerprint": str}
 
 Restore = Callable[[Mapping[str, Stored], Mapping[str, Any], int], Learned]
-"""Returns what was learned from the arrays and facts that `Learned.stored` has returned, for m items."""
+"""Takes the arrays and facts that `Learned.stored` has returned, and the number of items."""
 
 
 def save(
@@ -112,7 +112,8 @@ def read_fitted(
 
     `kind` is the name of the class of the model, `parameters` are those of the fit.
     """
-    items, data = read_ids(arrays, "items"), facts["data"]
+    items = read_ids(arrays, "items")
+    data = facts["data"]
     wrong = [name for name, wanted in _DATA_TYPES.items() if type(data[name]) is not wanted]
     wrong += [] if type(facts["histories"]) is bool else ["histories"]
     mean_value = data.get("mean_value", 1.0)
@@ -206,7 +207,7 @@ def read_training(arrays: Mapping[str, Stored], m: int, origin: Any) -> Training
     users, histories = read_ids(arrays, "users"), stored_rows(arrays, "histories", m)
     if len(users) != len(histories):
         raise arrays["histories.ptr"].damaged()
-    # Of millions of strings this would take seconds; one that is out of order is not found, and no more.
+    # Not for strings: to check millions would take seconds, and one that is out of order is only not found.
     if not users.is_text and not users.is_ordered():
         raise arrays["users.ids"].damaged()
     sums, times = (
@@ -279,7 +280,8 @@ def stored_rows(arrays: Mapping[str, Stored], name: str, width: int) -> Rows:
 
 def _starts(ptr: Stored, end: int) -> npt.NDArray[np.int64]:
     """Return where each row begins, and where the last ends."""
-    found = ptr.bound(end + 1).read().astype(np.int64, copy=False)
-    if found.ndim != 1 or not len(found) or found[0] != 0 or found[-1] != end or (np.diff(found) < 0).any():
+    starts = ptr.bound(end + 1).read().astype(np.int64, copy=False)
+    whole = starts.ndim == 1 and len(starts) and starts[0] == 0 and starts[-1] == end
+    if not whole or (np.diff(starts) < 0).any():
         raise ptr.damaged()
-    return found
+    return starts

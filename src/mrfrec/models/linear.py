@@ -18,7 +18,7 @@ class Linear(Recommender):
     """A recommender by item-item weights. A subclass learns these in `_fit`, and returns `learned(…)`."""
 
     dtype: Literal["float32", "float64"] = "float32"  # of weights and scores
-    _learns: ClassVar[type[LinearWeights]] = LinearWeights
+    _weights_type: ClassVar[type[LinearWeights]] = LinearWeights
 
     def learned(self, weights: Any, base: Any = 0.0) -> LinearWeights:
         """Return weights and base scores as what a fit has learned.
@@ -39,10 +39,10 @@ class Linear(Recommender):
             kept = Rows.of(weights.tocsr().astype(self.dtype, copy=False))
         base_scores = np.empty(weights.shape[0], self.dtype)
         base_scores[:] = base
-        return self._learns(weights=kept, base_scores=base_scores)
+        return self._weights_type(weights=kept, base_scores=base_scores)
 
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> LinearWeights:
-        return self._learns(**stored_weights(arrays, m))
+        return self._weights_type(**stored_weights(arrays, m))
 
     @property
     def weights_(self) -> Any:

@@ -53,7 +53,7 @@ class Parameterized:
         self.__dict__.update(type(self)(**{**current, **parameters}).__dict__)
         return self
 
-    def _limit(self, threads: int | None, memory_limit: int | str | None) -> None:
+    def _set_limits(self, threads: int | None, memory_limit: int | str | None) -> None:
         """Check and set `threads` and `memory_limit`."""
         self.threads = None if threads is None else check_count("threads", threads)
         self.memory_limit = None if memory_limit is None else parse_bytes(memory_limit)

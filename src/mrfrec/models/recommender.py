@@ -78,30 +78,31 @@ class Recommender(Parameterized, ABC):
     several threads may ask a model, and each answer is of one fit, also while another thread fits it.
     """
 
-    # The values that `tune` tries, the last parameter varying fastest.
-    tuning_grid: ClassVar[Mapping[str, Axis]] = {}
-    uses_features: ClassVar[bool] = False  # whether it learns from features of items
-    extra: ClassVar[str | None] = None  # optional dependency group that fitting needs
     _fitted: FittedState | None = None
     _seals: Mapping[Path, str] = MappingProxyType({})  # of the files it was loaded from or saved to
     _frames: str | None = None
 
-    # ── what a subclass implements ────────────────────────────────────────────────────────────────
+    # ── what a subclass implements: the first two, and of the others what differs from the defaults ───
+
+    # The values that `tune` tries, the last parameter varying fastest.
+    tuning_grid: ClassVar[Mapping[str, Axis]] = {}
+    uses_features: ClassVar[bool] = False  # whether it learns from features of items
+    extra: ClassVar[str | None] = None  # optional dependency group that fitting needs
 
     @abstractmethod
-    def _fit(self, data: "Interactions", given: FitContext) -> Learned:
-        """Learn from a matrix; change nothing of the model."""
+    def _fit(self, data: "Interactions", context: FitContext) -> Learned:
+        """Return what a model with these parameters learns from the data; change nothing of the model."""
 
     @abstractmethod
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> Learned:
-        """Return what was learned from the arrays and facts that `Learned.stored` returned, for m items."""
+        """Return what was learned, from a file with the arrays and facts of `Learned.stored`, for m items."""
 
     def tuning_route(self, data: "Interactions") -> Route:
-        """Return how `climb` finds the parameters: the last of the grid costs least."""
+        """Return the axes of a climb, the cheapest first: by default those of the grid, from its end."""
         return Route({name: self.tuning_grid[name] for name in reversed(list(self.tuning_grid))})
 
-    def tuning_start(self, data: "Interactions", given: FitContext) -> dict[str, Any]:
-        """Return parameters that a fit to this data would measure, where `climb` starts."""
+    def tuning_start(self, data: "Interactions", context: FitContext) -> dict[str, Any]:
+        """Return the parameters that a fit to this data would measure: the start of a `climb`."""
         return {}
 
     def planned_for(self, size: DataSize) -> "Plan | None":
@@ -178,10 +179,12 @@ class Recommender(Parameterized, ABC):
         copied = 0 if isinstance(data, type(interactions)) else sum(
             array.nbytes for array in (matrix.data, matrix.indices, matrix.indptr)
         )  # fmt: skip
-        asked = None if validation is None else validation_rows(validation, size.items)
-        parameters, start = self.parameters, time.perf_counter()
+        shown_and_hidden = None if validation is None else validation_rows(validation, size.items)
+        parameters = self.parameters
+        start = time.perf_counter()
         with showing(progress) as report:
-            learned = self._fit(interactions, FitContext(copied, report, reuse, asked, client, measured))
+            context = FitContext(copied, report, reuse, shown_and_hidden, client, measured)
+            learned = self._fit(interactions, context)
         if not learned.timings:  # a model that counts no stages
             learned = replace(learned, timings={"total": time.perf_counter() - start})
         self._fitted = FittedState.of_data(interactions, learned, type(self).__name__, parameters)
@@ -346,7 +349,8 @@ class Recommender(Parameterized, ABC):
     def frames(self) -> str | None:
         """Data frame library of all tables: "polars", "pandas" or "pyarrow"; it may be set, and is not saved.
 
-        None, the default, is the library of the data frame that was asked with or fitted on, else polars.
+        None, the default, is the library of the data frame with the users or histories, else of the one that
+        was fitted on, else polars.
         """
         return self._frames
 
@@ -359,14 +363,14 @@ class Recommender(Parameterized, ABC):
         fitted: FittedState,
         batches: Iterable[Columns],
         names: Iterable[str],
-        asked_with: str | None = None,
+        library: str | None = None,
         **types: str,
     ) -> Any:
-        """Return batches of columns as a data frame, to a question from a data frame library or none."""
+        """Return batches of columns as a data frame, by default of the given library; see `frames`."""
         from mrfrec.io.frames import frame
 
-        library = self._frames or asked_with or fitted.library
-        return frame(batches, names, {**fitted.column_types, **types}, library)
+        chosen = self._frames or library or fitted.library
+        return frame(batches, names, {**fitted.column_types, **types}, chosen)
 
     # ── answers ───────────────────────────────────────────────────────────────────────────────────
 
@@ -467,10 +471,10 @@ class Recommender(Parameterized, ABC):
         fitted = self.fitted_
         with showing(progress) as report:
             if client is None:
-                asked = {"history": history, "progress": report, **options}
                 with publishing.staged_recommendations(
-                    fitted, runtime_of(self), path, users, target=target, **asked
-                ) as rows:
+                    fitted, runtime_of(self), path, users, history=history, target=target, progress=report,
+                    **options,
+                ) as rows:  # fmt: skip
                     return rows
             from mrfrec.answers.cluster_parts import recommend_in_parts
 
@@ -522,8 +526,8 @@ class Recommender(Parameterized, ABC):
         has a further column `both`: the features that the items have in common, where they carry the weight.
         """
         fitted = self.fitted_
-        found, base = explaining.explanation(fitted, item, user=user, history=history, novelty=novelty)
-        columns = fitted.catalogue.reason_columns(fitted.catalogue.position(item), found, base)
+        parts, base = explaining.explanation(fitted, item, user=user, history=history, novelty=novelty)
+        columns = fitted.catalogue.reason_columns(fitted.catalogue.position(item), parts, base)
         return self._frame(fitted, [columns], columns)
 
     def search(self, text: str, k: int = 10) -> Any:
@@ -534,8 +538,8 @@ class Recommender(Parameterized, ABC):
         if not isinstance(text, str):
             raise ParameterError("text", "a string", text)
         fitted = self.fitted_
-        found = fitted.catalogue.search_columns(text, check_count("k", k))
-        return self._frame(fitted, [found], SEARCH_COLUMNS)
+        columns = fitted.catalogue.search_columns(text, check_count("k", k))
+        return self._frame(fitted, [columns], SEARCH_COLUMNS)
 
     # ── files, and more or fewer events ───────────────────────────────────────────────────────────
 
@@ -572,22 +576,22 @@ class Recommender(Parameterized, ABC):
         seals = None if check_flag("replace_changed", replace_changed) or not known else known
         seal = files.save(fitted, path, include_histories, notes, mode, seals)
         self._seals = {**self._seals, **dict.fromkeys(names, seal)}
-        self._exchange(fitted, replace(fitted, file_hash=seal))
+        self._replace_state(fitted, replace(fitted, file_hash=seal))
 
     def verify(self) -> None:
         """Check all arrays of a loaded model now; a damaged one raises a `ModelFileError`."""
         fitted = self.fitted_
         files.verify(fitted)
-        self._exchange(fitted, replace(fitted, learned=fitted.learned.verified()))
+        self._replace_state(fitted, replace(fitted, learned=fitted.learned.verified()))
 
     def prepare_answers(self) -> None:
         """Check all arrays and load the compiled code, to answer many questions of one user each."""
         self.verify()
         fitted = self.fitted_
-        self._exchange(fitted, replace(fitted, learned=fitted.learned.prepared()))
+        self._replace_state(fitted, replace(fitted, learned=fitted.learned.prepared()))
 
-    def _exchange(self, old: FittedState, new: FittedState) -> None:
-        """Keep the same state in another form, unless another thread has replaced it meanwhile."""
+    def _replace_state(self, old: FittedState, new: FittedState) -> None:
+        """Replace the state, unless another thread has done so meanwhile."""
         if self._fitted is old:
             self._fitted = new
 
@@ -654,7 +658,7 @@ class Recommender(Parameterized, ABC):
             As in `fit`.
         """
         fitted = self.fitted_
-        data = updating.without_people(fitted, users)
+        data = updating.data_without_users(fitted, users)
         if data is None:
             return self
         data = updating.of_batches(data, fitted.batches)

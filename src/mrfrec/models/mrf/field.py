@@ -83,7 +83,7 @@ class GaussianField(Linear):
         self.max_neighbors = check_count("max_neighbors", max_neighbors)
         self.r = check_number("r", r, "between 0 and 1", lambda x: 0 <= x <= 1)
         self.dtype = check_dtype(dtype)
-        self._limit(threads, memory_limit)
+        self._set_limits(threads, memory_limit)
         self.device = check_device_name(device)
         if self.threshold is not None and self.sparsity not in (None, "auto"):
             raise ParameterError("threshold", "None when sparsity is given", threshold)
