@@ -65,7 +65,7 @@ class Filters:
         return cls(**read, unknown=unknown)
 
     def hide(self, start: int, histories: Rows, exclude_seen: bool) -> Rows | None:
-        """Return the items hidden from each of a batch of users, which starts at a row of the people."""
+        """Return the items hidden from each person of a batch, whose first row among the people is `start`."""
         seen = histories if exclude_seen else None
         if self.excluded is None:
             return seen
@@ -80,7 +80,7 @@ class Filters:
         return Rows(seen.ptr + excluded.ptr, items[order], np.ones(len(items), np.float32), seen.width)
 
     def allow(self, start: int, count: int) -> dict[int, npt.NDArray[Any]]:
-        """Return the only items that may go to some of a batch of users."""
+        """Return the only items that some people of a batch may get, by their row in the batch."""
         rows = range(start, start + count) if self.allowed else ()
         return {row - start: self.allowed[row] for row in rows if row in self.allowed}
 
