@@ -65,7 +65,7 @@ class Filters:
         return cls(**read, unknown=unknown)
 
     def hide(self, start: int, histories: Rows, exclude_seen: bool) -> Rows | None:
-        """Return the items hidden from each person of a batch, whose first row among the people is `start`."""
+        """Return the items hidden from each person of a batch, which begins at the row `start`."""
         seen = histories if exclude_seen else None
         if self.excluded is None:
             return seen
