@@ -52,7 +52,7 @@ class Unconstrained(Linear):
     def __init__(self, l2: float = 100.0) -> None:
         self.l2 = l2
 
-    def _fit(self, data: Any, given: FitContext) -> LinearWeights:
+    def _fit(self, data: Any, context: FitContext) -> LinearWeights:
         G = (data.matrix.T @ data.matrix).toarray().astype(np.float64)
         B = np.linalg.solve(G + self.l2 * np.eye(len(G)), G)
         np.fill_diagonal(B, 0.0)

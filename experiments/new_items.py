@@ -26,6 +26,8 @@ from mrfrec.evaluation import Questions, Split, measure, paired, read_events, st
 from mrfrec.evaluation.figures import figure_axes
 from mrfrec.evaluation.metrics import mean_of
 from mrfrec.evaluation.protocol import Evaluation
+from mrfrec.models.compiling import warm_up
+from mrfrec.models.parameters import unfitted
 
 SHARE, SEEDS = 0.1, (1, 2, 3)
 BINS = ((0, 0), (1, 5), (6, 20), (21, 100), (101, 10**9))
@@ -104,7 +106,7 @@ def measured(events: Any, features: ItemFeatures, model: MRF) -> dict[str, Any]:
         fits = {}
         for name, part in (("MRF", plain), ("MRF with features", with_features)):
             began = time.perf_counter()
-            fits[name] = model.unfitted().fit(part.training)
+            fits[name] = unfitted(model).fit(part.training)
             seconds.append(time.perf_counter() - began)
             among_new = measure(fits[name], asked, "ndcg@20")
             new.setdefault(name, []).append(among_new.per_user("ndcg@20"))
@@ -170,7 +172,7 @@ def main() -> None:
     asked = parser.parse_args()
     events, features = data_of(asked.name, asked.folder)
     model = MRF()
-    model.warm_up()
+    warm_up(model)
     found = measured(events, features, model)
     plot(asked.name, found)
     text = page(asked.name, found, features)

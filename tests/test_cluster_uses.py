@@ -69,7 +69,7 @@ def model() -> MRF:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "_USERS", 40)
+    monkeypatch.setattr(parts, "_USERS_OF_A_PART", 40)
 
 
 def read(folder: Path) -> pl.DataFrame:

@@ -185,6 +185,7 @@ def test_nobody_knows_them_gets_the_most_popular(model: Recommender, data: Inter
 
 
 def test_contributions_sum_to_the_score(model: Recommender, data: Interactions) -> None:
+    assert model.explains == (type(model).__name__ not in ("CDAE", "MultDAE", "MultVAE"))
     if not model.explains:
         explaining_is_refused(model, data)
         return

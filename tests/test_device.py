@@ -27,6 +27,7 @@ from mrfrec.engines.gpu import accelerator, dense, ranking, rows, sparse
 from mrfrec.engines.gpu.device import computing_on
 from mrfrec.engines.local import LocalEngine
 from mrfrec.fitted import linear
+from mrfrec.models.parameters import runtime_of
 
 from conftest import random_matrix
 
@@ -217,7 +218,7 @@ def test_devices_are_checked_by_name_and_by_what_there_is(monkeypatch: pytest.Mo
 def ranking_on(on_device: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Rank with PyTorch, a few users and terms at a time, however few they are."""
     monkeypatch.setattr(devices, "ranker_on", lambda _, B, L: ranking.DeviceRanker(on_device, B, L))
-    monkeypatch.setattr(linear, "_MANY", 1)
+    monkeypatch.setattr(linear, "_WORTH_A_DEVICE", 1)
     monkeypatch.setattr(ranking, "_SCORES", 300)
     monkeypatch.setattr(ranking, "_TERMS", 100)
     return on_device
@@ -256,7 +257,7 @@ def test_a_device_gives_the_lists_of_the_cpu(
     for novelty in (0.0, 0.4):
         histories = Rows.of(X)
         answers = (
-            rank(m.fitted_, m.runtime, histories, 5, hide=histories, never=hidden, more_novelty=novelty)
+            rank(m.fitted_, runtime_of(m), histories, 5, hide=histories, never=hidden, more_novelty=novelty)
             for m in (model, elsewhere)
         )
         for mine, theirs in zip(*answers, strict=True):

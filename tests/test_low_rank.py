@@ -19,6 +19,7 @@ from mrfrec.core.rows import Rows
 from mrfrec.engines.local import LocalEngine
 from mrfrec.fitted.scorers import Base, LowRankScorer, Selection, WeightScorer
 from mrfrec.models import EASE
+from mrfrec.models.parameters import runtime_of
 from mrfrec.models.registry import build
 
 import naive
@@ -169,9 +170,9 @@ def test_one_answer_and_many_have_the_same_bits(ranked: MRF, options: dict[str, 
 @pytest.mark.parametrize("few", [16, 0])
 def test_one_answer_computes_the_scores_of_few_items(ranked: Any, few: int) -> None:
     rows = Rows.of(sp.csr_array(tastes()[:1]))
-    scorer, base = ranked.fitted_.learned.scorer(rows, ranked.runtime), ranked.fitted_.learned.base_scores
+    scorer, base = ranked.fitted_.learned.scorer(rows, runtime_of(ranked)), ranked.fitted_.learned.base_scores
     every = scorer.scores(0, 1, base)[0]
-    scorer.few = few
+    scorer.most_in_numpy = few
     some = scorer.scores(0, 1, base, Selection(5, rows))[0]
     found = np.flatnonzero(some > -np.inf)
     np.testing.assert_array_equal(some[found], every[found])

@@ -239,4 +239,4 @@ def test_dear_trials_are_left_out() -> None:
 
 def test_values_that_stayed_are_told_as_a_list() -> None:
     stayed = tuple(MeasuredValue(name, 1.0, 1.0, 0.0, 0.0) for name in "abc")
-    assert str(Measured(1000, 3, 0.5, stayed)).endswith("users: a=1, b=1 and c=1 as at the start")
+    assert str(Measured(1000, 3, 0.5, stayed, places=100)).endswith("users: a=1, b=1 and c=1 as at the start")

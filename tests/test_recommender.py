@@ -76,7 +76,7 @@ def test_few_users_in_numpy_and_many_in_compiled_code_agree_to_the_bit(kind: str
     learned: Any = model.fitted_.learned
     base = scorers.Base(learned.base_scores, model.catalogue.by_popularity).without(hidden)
     rows = Rows.of(data.matrix)
-    assert len(rows) > scorers.FEW
+    assert len(rows) > scorers.MOST_IN_NUMPY
 
     def best(some: Rows, k: int) -> tuple[Any, ...]:
         scorer = scorers.WeightScorer(some, learned.weights, model.dtype)

@@ -220,7 +220,7 @@ def cluster_of(cluster: str | None, fitted: "Recommender | None" = None) -> "Ite
 
     with connected(cluster) as client:
         if fitted is not None:
-            fitted.check_client(client)
+            fitted.check_ready(client)
         yield {"client": client}
 
 

@@ -131,6 +131,7 @@ def recommend(
     from mrfrec.cli.names import ItemNames, find_users, read_exclusions, typed_as, users_of
     from mrfrec.cli.show import kind_of, progress_bar, write_rows
     from mrfrec.data.catalogue import RECOMMENDATION_COLUMNS, rows_of
+    from mrfrec.models.parameters import runtime_of
     from mrfrec.models.registry import load
 
     ways = {
@@ -177,7 +178,7 @@ def recommend(
         kind, catalogue = kind_of(results.form, results.output), opened.catalogue
         if kind == "table" and len(asked) > _TABLE_USERS:
             raise DataError(f"{len(asked):,} users are too many for a table: give -o FILE.csv.")
-        pieces = recommending.recommend(opened.fitted_, opened.runtime, asked, question)
+        pieces = recommending.recommend(opened.fitted_, runtime_of(opened), asked, question)
         lines = (row for piece in pieces for row in rows_of(catalogue.recommendation_columns(piece)))
         shown = [*RECOMMENDATION_COLUMNS, *(["because"] if explain else [])]
         hidden = "user" if len(asked) == 1 else ""
@@ -264,7 +265,7 @@ def explain(
         raise DataError("give exactly one of --history and --user.")
     kind = kind_of(form, output, ONE_FORMATS)
     opened = load(model)
-    catalogue, names = opened.catalogue, ItemNames(opened.catalogue)
+    catalogue, names = opened.catalogue, ItemNames(opened.fitted_.catalogue)
     whose: dict[str, Any] = {"novelty": novelty}
     if history is not None:
         whose["history"] = names.find_all(history)

@@ -20,6 +20,7 @@ from mrfrec.evaluation import metrics as measures
 from mrfrec.evaluation.metrics import DEFAULTS, Mean, Metric, Numbers, Paired, parse_all, within
 from mrfrec.evaluation.splits import SEED, Questions, Split, check_type
 from mrfrec.models.mrf.field import GaussianField
+from mrfrec.models.parameters import call_of, runtime_of, unfitted
 from mrfrec.models.recommender import Recommender
 
 _USERS_AT_ONCE = 4096
@@ -122,7 +123,7 @@ def evaluate(
         raise ParameterError("model", "a model such as MRF()", model)
     with showing(progress) as report:
         return fit_and_measure(
-            model.unfitted(), split, metrics, name=name, ties=ties, progress=report, reuse=reuse,
+            unfitted(model), split, metrics, name=name, ties=ties, progress=report, reuse=reuse,
             client=client,
         )  # fmt: skip
 
@@ -138,9 +139,11 @@ def fit_and_measure(
     **options: Any,
 ) -> Evaluation:
     """Do what `evaluate` does, but fit the model itself, with further `options` of its `fit`."""
+    from mrfrec.models.compiling import warm_up  # loads numba
+
     wanted = parse_all(metrics, check_type("split", split, Split).training.n_items)
     warn_of_another_plan(model, split)
-    model.warm_up()  # exclude compiling from the training time
+    warm_up(model)  # exclude compiling from the training time
     start = time.perf_counter()
     training, measuring = part_of(progress, 0, _TRAINING), part_of(progress, _TRAINING, 1)
     model.fit(split.training, progress=training, validation=split.validation, **options)
@@ -218,7 +221,7 @@ def measure(
     lists = measures.Lists(ranked, questions.targets, model.popularity_)
     values = {metric: metric.per_user(lists) for metric in wanted}
     return Evaluation(
-        model=name if name is not None else model.call,
+        model=name if name is not None else call_of(model),
         parameters=model.parameters,
         split="",
         users=questions.users,
@@ -270,7 +273,9 @@ def rank(
         else:
             histories = Rows.of(shown)
             hidden = ~questions.candidates
-            found = selection.rank(model.fitted_, model.runtime, histories, k, ties, histories, never=hidden)
+            found = selection.rank(
+                model.fitted_, runtime_of(model), histories, k, ties, histories, never=hidden
+            )
             ranked[part] = found[0]
         if progress is not None:
             progress("measuring", min(part.stop, len(questions)), len(questions))
@@ -296,7 +301,7 @@ def evaluate_new_items(
     if not isinstance(model, Recommender):
         raise ParameterError("model", "a model such as MRF()", model)
     changed, of_new = check_type("split", split, Split).with_new_items(share, seed=seed)
-    fitted, name = model.unfitted(), model.call if name is None else name
+    fitted, name = unfitted(model), call_of(model) if name is None else name
     assert of_new.candidates is not None
     asked = parse_all(metrics, changed.training.n_items)
     wanted = within([str(metric) for metric in asked], int(of_new.candidates.sum()))
@@ -318,7 +323,7 @@ def compare(
 ) -> Comparison:
     """Evaluate several models on one split, for comparison user by user. The models are not changed."""
     check_type("split", split, Split)
-    named = dict(models) if isinstance(models, Mapping) else {model.call: model for model in models}
+    named = dict(models) if isinstance(models, Mapping) else {call_of(model): model for model in models}
     if len(named) < 2 or len(named) < len(models):
         raise ParameterError("models", "at least two, with different names", list(named))
     for model in named.values():

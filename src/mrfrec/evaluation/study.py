@@ -131,7 +131,7 @@ class Study:
             fixed.setdefault("measure", False)  # the trials are the measurement
         made = build(model, fixed, machine)
         if client is not None:
-            made.check_client(client)
+            made.check_ready(client)
         self.usual = made.parameters  # a climb replaces "auto" by its starting values
         self.model, self._ties, self._client = type(made).__name__, ties, client
         # Parameters that change no result do not identify a trial.

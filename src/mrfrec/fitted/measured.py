@@ -1,4 +1,4 @@
-"""What a fit has measured: values, their gains, and how these are said and saved."""
+"""What a fit has measured: values and their gains, as text and as facts of a file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Measured:
     trials: int
     ndcg: float  # of the stand-in with these values
     choices: tuple[MeasuredValue, ...]
-    places: int | None = None  # of the lists whose nDCG it is; None in files that do not say
+    places: int  # of the lists whose nDCG it is
 
     @property
     def values(self) -> dict[str, float]:
@@ -33,19 +33,18 @@ class Measured:
         return {choice.name: choice.value for choice in self.choices}
 
     def __str__(self) -> str:
-        metric = "nDCG" if self.places is None else f"nDCG@{self.places}"
         moved = [
-            f"{name}={value:.3g} (not {start:.3g}, {metric} {gain:+.4f} ± {error:.4f})"
+            f"{name}={value:.3g} (not {start:.3g}, nDCG@{self.places} {gain:+.4f} ± {error:.4f})"
             for name, start, value, gain, error in self.choices
             if value != start
         ]
         stayed = [
             f"{choice.name}={choice.value:.3g}" for choice in self.choices if choice.value == choice.start
         ]
-        found = ", ".join([*moved, *([f"{in_words(stayed)} as at the start"] if stayed else [])])
-        return f"measured on {self.users:,} held-out users: {found}"
+        unmoved = [f"{in_words(stayed)} as at the start"] if stayed else []
+        return f"measured on {self.users:,} held-out users: {', '.join([*moved, *unmoved])}"
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> "Measured":
-        """Return what `asdict` has made of it, and JSON of that."""
+        """Return it from the facts of a file, which `asdict` made."""
         return cls(**{**facts, "choices": tuple(MeasuredValue(*choice) for choice in facts["choices"])})

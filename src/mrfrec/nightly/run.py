@@ -37,6 +37,7 @@ from mrfrec.io.locks import WAIT, holding, locked
 from mrfrec.io.queries import check_query, reads_table
 from mrfrec.io.staging import open_staging
 from mrfrec.io.tables import read_interactions
+from mrfrec.models.parameters import runtime_of
 from mrfrec.models.registry import load
 from mrfrec.nightly.guard import data_faults, drift, limits, metric_faults, samples_of
 from mrfrec.nightly.history import RunHistory
@@ -302,7 +303,7 @@ class _Night:
                 if what == "similar items":
                     written = staged_similar_items(model.fitted_, place, **asked)
                 else:
-                    written = staged_recommendations(model.fitted_, model.runtime, place, **asked)
+                    written = staged_recommendations(model.fitted_, runtime_of(model), place, **asked)
                 rows = staged.enter_context(written)
                 self.record["rows"][what] = rows
                 _log.info("%s rows of %s for %s", f"{rows:,}", what, sink.where)

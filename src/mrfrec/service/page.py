@@ -186,7 +186,11 @@ def _item(visit: PageVisit) -> tuple[str, Content]:
     chosen = np.concatenate([positive, negative])
     near, weights = np.asarray(others)[chosen].astype(np.int64), strengths[chosen].astype(np.float64)
     rows = visit.items(near)
-    adds = _weights(model, np.array([place]), near)[0] if model.scales_scores else [None] * len(near)
+    adds = (
+        _weights(model, np.array([place]), near)[0]
+        if model.fitted_.learned.scales_scores
+        else [None] * len(near)
+    )
     widest = float(np.abs(weights).max(initial=0)) or 1.0
     for row, weight, added in zip(rows, weights.tolist(), adds, strict=True):
         row |= {"weight": weight, "share": abs(weight) / widest, "adds": added}
@@ -224,7 +228,7 @@ def _edges(model: Recommender, places: npt.NDArray[Any], weights: npt.NDArray[An
     """
     n = len(places)
     edges = np.zeros((n, n))
-    if model.scales_scores:
+    if model.fitted_.learned.scales_scores:
         B = _weights(model, places, places)
         edges = np.sqrt(np.maximum(B * B.T, 0)) * np.sign(B)
     inner = np.where(edges[0, 1:] * weights > 0, edges[0, 1:], weights)
@@ -235,7 +239,7 @@ def _edges(model: Recommender, places: npt.NDArray[Any], weights: npt.NDArray[An
 def _history(visit: PageVisit) -> tuple[str, Content]:
     model, query = visit.model, visit.query
     places, unknown = visit.history()
-    novelty, k = query.novelty if model.scales_scores else None, query.k or 10
+    novelty, k = query.novelty if model.fitted_.learned.scales_scores else None, query.k or 10
     ids = visit.ids(places)
     asked = Question(k=k, novelty=novelty)
     found = answers.recommend(model, [dict.fromkeys(ids)], asked)[0][0].items
@@ -258,8 +262,8 @@ def _history(visit: PageVisit) -> tuple[str, Content]:
         "ids": ids,
         "unknown": unknown,
         "recommended": rows,
-        "novelty": shown if model.scales_scores else None,
-        "typical": None if model.data_size_.binary else model.usual_value_,
+        "novelty": shown if model.fitted_.learned.scales_scores else None,
+        "typical": None if model.data_size_.binary else model.fitted_.usual_value,
         "more": visit.link("history", item=ids, novelty=query.novelty, k=min(2 * k, MOST_ON_PAGE))
         if len(rows) == k < MOST_ON_PAGE else None,
     }  # fmt: skip

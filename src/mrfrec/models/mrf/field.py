@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from mrfrec.engines.local import LocalEngine
     from mrfrec.io.artifact import Stored
     from mrfrec.models.mrf.measuring import Task
-    from mrfrec.models.recommender import Recommender
 
 
 class GaussianField(Linear):
@@ -111,18 +110,17 @@ class GaussianField(Linear):
             return ClusterEngine(client, self.threads, self.memory_limit, progress)
         return engine_on(self.device, self.threads, self.memory_limit, progress)
 
-    def check_client(self, client: object) -> None:
+    def check_ready(self, client: object = None) -> None:
+        if client is None:
+            from mrfrec.engines.devices import chosen_device
+
+            chosen_device(self.device)
+            return
         from mrfrec.engines import cluster
 
         cluster.check_client(client)
         if self.device not in ("cpu", "auto"):
             raise ParameterError("device", '"cpu" with a client', self.device, "Workers use their CPUs.")
-
-    def check_ready(self) -> None:
-        """Raise if PyTorch or the device is missing."""
-        from mrfrec.engines.devices import chosen_device
-
-        chosen_device(self.device)
 
     @property
     def _settings(self) -> Settings:
@@ -298,11 +296,6 @@ class GaussianField(Linear):
     @property
     def scale_(self) -> npt.NDArray[np.float64]:
         return self._mrf(self.fitted_).scale
-
-    def _alike(self) -> "list[Recommender]":
-        kind: Any = type(self)
-        shared: dict[str, Any] = {"l2": 1.0, "dtype": self.dtype, "threads": 1}
-        return [kind(sparsity=None, **shared), kind(sparsity=0.5, r=0.5, max_neighbors=10, **shared)]
 
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> MRFWeights:
         return stored_mrf(arrays, facts, m, self.offset)

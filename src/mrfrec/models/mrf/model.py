@@ -1,13 +1,11 @@
 """MRF: the paper's model, from parameters to weights to scores."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+from mrfrec.fitted.state import FittedState
 from mrfrec.models.climbing import Axis, RidgeMultiples
 from mrfrec.models.mrf.field import GaussianField
-
-if TYPE_CHECKING:
-    from mrfrec.models.recommender import Recommender
 
 __all__ = ["MRF", "PAPER"]
 
@@ -184,9 +182,5 @@ class MRF(GaussianField):
         settings = self._settings_of(fitted)
         with self._engine(None) as engine:
             learned = new_items.extended(self._mrf(fitted), data, count, settings, engine)
-        self._fitted = self._fitted_to(data, learned, fitted.parameters)
+        self._fitted = FittedState.of_data(data, learned, fitted.kind, fitted.parameters)
         return count
-
-    def _alike(self) -> "list[Recommender]":
-        shared: dict[str, Any] = {"l2": 1.0, "dtype": self.dtype, "threads": 1}
-        return [MRF(sparsity=None, **shared), MRF(sparsity=0.5, r=0.5, max_neighbors=10, **shared)]
