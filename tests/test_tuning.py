@@ -227,7 +227,7 @@ def test_a_warning_tells_of_the_other_model_that_a_fit_to_all_data_would_be(
     split: Split,
 ) -> None:
     part = replace(split, whole=DataSize(50_000, 30_000, 1_000_000, True))
-    with pytest.warns(MrfrecWarning, match=r"measured is a dense model.*all the data.*be a sparse model"):
+    with pytest.warns(MrfrecWarning, match=r"evaluated is a dense model.*all the data.*be a sparse model"):
         evaluate(MRF(), part, "ndcg@10")
     with pytest.warns(MrfrecWarning, match="be a sparse model") as caught:
         found = tune(part, POINTS[:2], "ndcg@10")

@@ -27,13 +27,14 @@ class Answered(NamedTuple):
 
 
 def recommend(
-    model: Recommender, histories: Sequence[Mapping[Id, float | None]], asked: Question
+    model: Recommender, histories: Sequence[Mapping[Id, float | None]], question: Question
 ) -> tuple[list[Answered], list[Id]]:
-    """Recommend to each history: items and their values, None for the usual one.
+    """Recommend to each history, a mapping from items to values; None stands for the usual value.
 
     Returns the answers, and the unknown ids of `allow` and `exclude`: once, since all answers share them.
     """
-    kind, usual = str if model.items_.is_text else int, model.usual_value_
+    kind = str if model.items_.is_text else int
+    usual = model.usual_value_
     values = [
         {item: usual if x is None else x for item, x in history.items() if type(item) is kind}
         for history in histories
@@ -45,26 +46,26 @@ def recommend(
         if missing or len(known) < len(history) else []
         for history, known in zip(histories, values, strict=True)
     ]  # fmt: skip
-    return _answers(model, people, asked, unknown)
+    return _answers(model, people, question, unknown)
 
 
-def recommend_to_user(model: Recommender, user: Id, asked: Question) -> tuple[list[Answered], list[Id]]:
+def recommend_to_user(model: Recommender, user: Id, question: Question) -> tuple[list[Answered], list[Id]]:
     """Recommend to a training user; returns what `recommend` does."""
-    return _answers(model, people_of(model.fitted_, [user]), asked, [[]])
+    return _answers(model, people_of(model.fitted_, [user]), question, [[]])
 
 
 def _answers(
-    model: Recommender, people: People, asked: Question, unknown: list[list[Id]]
+    model: Recommender, people: People, question: Question, unknown: list[list[Id]]
 ) -> tuple[list[Answered], list[Id]]:
     known: dict[str, list[Id]] = {}
     others: list[Id] = []
     for name in ("allow", "exclude"):
-        if (given := getattr(asked, name)) is not None:
-            found, missing = _known(model.items_, given)
-            known[name] = list(found)
+        if (ids := getattr(question, name)) is not None:
+            kept, missing = _split_known(model.items_, ids)
+            known[name] = list(kept)
             others += missing
-    asked = replace(asked, **known) if known else asked  # type: ignore[arg-type]
-    batches = recommending.recommend(model.fitted_, model.runtime, people, asked, unknown=[])
+    question = replace(question, **known) if known else question  # type: ignore[arg-type]
+    batches = recommending.recommend(model.fitted_, model.runtime, people, question, unknown=[])
     rows = [each for batch in batches for each in _rows(model, batch)]
     return [Answered(*each) for each in zip(rows, unknown, strict=True)], others
 
@@ -75,7 +76,8 @@ def _rows(model: Recommender, batch: Recommendations) -> Iterable[list[Row]]:
     for user in range(len(batch.users)):
         items = batch.items[user]
         items = items[items >= 0]  # the first ones
-        named, count = catalogue.columns(items), len(items)
+        named = catalogue.columns(items)
+        count = len(items)
         columns = (
             named["item"], named["title"], as_python(batch.scores[user, :count]), range(1, count + 1),
             batch.evidence[user, :count].tolist(),
@@ -100,22 +102,22 @@ def _rows(model: Recommender, batch: Recommendations) -> Iterable[list[Row]]:
             for row, target, base, *each in zip(rows, items.tolist(), bases, *because, strict=True):
                 row["base"] = base
                 row["reasons"] = [
-                    {**reasons[item], "contribution": x, **_both(catalogue, target, item)}
+                    {**reasons[item], "contribution": x, **_features_of_both(catalogue, target, item)}
                     for item, x in zip(*each, strict=True)
                     if item >= 0
                 ]
         yield rows
 
 
-def _both(catalogue: Catalogue, item: int, other: int) -> Row:
-    """Return the features that carry the weight between two items, if some do."""
+def _features_of_both(catalogue: Catalogue, item: int, other: int) -> Row:
+    """Return the features in common that carry the weight between two items, as "both", if there are any."""
     names = catalogue.in_common(item, other)
     return {"both": names} if names else {}
 
 
-def _known(items: Ids, given: Iterable[Id]) -> tuple[dict[Id, Any], list[Id]]:
-    """Split ids, or a mapping from ids, into those of the model and the others."""
-    values = given if isinstance(given, Mapping) else dict.fromkeys(given)
+def _split_known(items: Ids, ids: Iterable[Id]) -> tuple[dict[Id, Any], list[Id]]:
+    """Return the ids that the model knows, with their values if `ids` is a mapping, and the other ids."""
+    values = ids if isinstance(ids, Mapping) else dict.fromkeys(ids)
     kind = str if items.is_text else int
     right = [item for item in values if type(item) is kind]
     found = items.find(right, "item") >= 0
@@ -178,14 +180,14 @@ def explain(
 
     Returns None for an unknown item. The user is known.
     """
-    if _known(model.items_, [item])[1]:
+    if _split_known(model.items_, [item])[1]:
         return None
     unknown: list[Id] = []
     whose: dict[str, Any] = {"user": user}
     if history is not None:
-        known, unknown = _known(model.items_, history)
-        typical = model.usual_value_
-        whose = {"history": {one: typical if x is None else x for one, x in known.items()}}
+        known, unknown = _split_known(model.items_, history)
+        usual = model.usual_value_
+        whose = {"history": {one: usual if x is None else x for one, x in known.items()}}
     found, base = explanation(model.fitted_, item, novelty=novelty, **whose)
     catalogue = model.catalogue
     place = catalogue.position(item)
@@ -193,6 +195,6 @@ def explain(
     columns.pop("both", None)  # which is text, for tables
     rows = list(rows_of(columns))
     for row, part in zip(rows, found, strict=False):  # the base score has no features
-        row |= _both(catalogue, place, part.item) if part.weight else {}
+        row |= _features_of_both(catalogue, place, part.item) if part.weight else {}
     score = sum(row["contribution"] for row in rows)
     return {"item": item, "score": score, "contributions": rows, "unknown": unknown}
