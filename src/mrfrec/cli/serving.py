@@ -57,13 +57,13 @@ def nightly(
     if log == "json":
         for handler in logging.getLogger("mrfrec").handlers:
             handler.setFormatter(JsonLines())
-    planned = read_job(job, date)
+    checked = read_job(job, date)
     if dry_run:
-        check_tables(planned)
-        sys.stdout.write("".join(f"{line}\n" for line in steps(planned)))
+        check_tables(checked)
+        sys.stdout.write("".join(f"{line}\n" for line in steps(checked)))
         return
     with progress_bar() as progress:
-        run(planned, accept=accept, wait=wait, progress=progress if log == "lines" else None)
+        run(checked, accept=accept, wait=wait, progress=progress if log == "lines" else None)
 
 
 def serve(

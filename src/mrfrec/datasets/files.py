@@ -46,12 +46,12 @@ def download(data_set: DataSet, folder: Path) -> Path:
         try:
             with (
                 writing(path) as unfinished,
-                urlopen(url, timeout=_TIMEOUT) as answer,
+                urlopen(url, timeout=_TIMEOUT) as response,
                 unfinished.open("wb") as file,
             ):
-                shutil.copyfileobj(answer, file, _PIECE)
-                if answer.length:
-                    raise OSError(f"the download ended {answer.length:,} bytes too early")
+                shutil.copyfileobj(response, file, _PIECE)
+                if response.length:
+                    raise OSError(f"the download ended {response.length:,} bytes too early")
         except (OSError, HTTPException) as error:
             if isinstance(error, HTTPError):
                 error.close()

@@ -52,7 +52,7 @@ class Tuning:
     metric: Metric
     split: str
     trials: tuple[Trial, ...]
-    facts: dict[str, Any] = field(default_factory=dict)
+    fingerprints: dict[str, str] = field(default_factory=dict)  # of the data and the questions
     out_of_time: bool = False
     usual: dict[str, Any] = field(default_factory=dict)  # parameters of a model that is not tuned
 
@@ -85,7 +85,7 @@ class Tuning:
         tuned = {
             "metric": str(self.metric), "value": best.value, "error": best.error,
             "training_seconds": best.seconds, "plan": best.plan, "trials": len(self.trials),
-            "split": self.split, **self.facts,
+            "split": self.split, **self.fingerprints,
         }  # fmt: skip
         parameters = self.complete(best)
         content = {"mrfrec": __version__, "model": self.model, "parameters": parameters, "tuned": tuned}
@@ -150,9 +150,12 @@ class Study:
         self._reuse: dict[str, Any] = {}
         self.trials: list[Trial] = []  # also those of earlier runs
         self.competing: list[Trial] = []  # those of this run
-        self.facts = {"data": self.split.training.fingerprint, "questions": _fingerprint(self.split.test)}
+        self.fingerprints = {
+            "data": self.split.training.fingerprint, "questions": _fingerprint(self.split.test),
+        }  # fmt: skip
         self._header = {
-            "study": self.model, "metric": str(self.metric), "fixed": self.fixed, "ties": ties, **self.facts,
+            "study": self.model, "metric": str(self.metric), "fixed": self.fixed, "ties": ties,
+            **self.fingerprints,
         }  # fmt: skip
         self._file = None if path is None else expanded(path)
         if self._file is not None and self._file.exists():
@@ -233,8 +236,8 @@ class Study:
 
     def result(self) -> Tuning:
         return Tuning(
-            self.model, self.metric, self.split.name, tuple(self.competing), self.facts, self._out_of_time,
-            self.usual,
+            self.model, self.metric, self.split.name, tuple(self.competing), self.fingerprints,
+            self._out_of_time, self.usual,
         )  # fmt: skip
 
     def finish(self) -> Tuning:

@@ -110,9 +110,9 @@ def steps(job: Job) -> list[str]:
 
 
 def check_tables(job: Job, users: str | None = None, items: str | None = None) -> None:
-    """Raise if the query fails, or if a table could not be published or is read by it. Nothing is changed.
+    """Raise if the query fails, or if a table cannot be published or is one that the query reads.
 
-    `users` and `items` are the kinds of their ids, once these are known.
+    `users` and `items` are the kinds of their ids, once these are known. Nothing is changed.
     """
     item = items or "unknown"
     kinds = {"user": users or "unknown", "item": item, "similar_to": item}
@@ -144,7 +144,7 @@ class _Night:
         self.wait = wait
         self.progress = progress
         self.bounds: list[Bound] = []  # of the guard; known once the data is read
-        self.seal = ""  # of the model file that was read
+        self.file_hash = ""  # of the model file that was read
         self.record: dict[str, Any] = {
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "status": "started",
@@ -180,7 +180,7 @@ class _Night:
         check_tables(job)  # before anything takes time
         published = load(job.publish.model) if job.publish.model.exists() else None
         if published is not None:
-            self.seal = published.file_hash_
+            self.file_hash = published.file_hash_
             self.report.settle(published.notes_.get("started"))
         with self._stage("read"):
             data = self._data(published)
@@ -327,7 +327,7 @@ class _Night:
                 keep_owner(target, new)
             kept = _copy(target, earlier)
             self.report.write()  # with the numbers, for the case that the process is killed just now
-            check_unchanged(target, [self.seal])
+            check_unchanged(target, [self.file_hash])
         # The tables are the new ones: nothing that may fail comes before the new model.
         if kept is not None:
             earlier.replace(kept)
@@ -350,7 +350,7 @@ def _target(model: Path) -> Path:
 
 
 def _beside(target: Path, name: str) -> Path:
-    """Return the file of a model that is not published yet, or is about to be replaced."""
+    """Return a hidden file beside a model, such as .shop.mrf.nightly for the one to be published."""
     return target.with_name(f".{target.name}.{name}")
 
 

@@ -60,8 +60,8 @@ def low_rank(
         raise ParameterError("ranks", f"at least one, each at most the {m:,} items", cuts)
     columns = 8 * m if m <= _EXACT else 4 * _width(cuts[-1], m)  # includes LAPACK's copies
     needed = np.dtype(model.dtype).itemsize * m * (columns + 2 * _USERS_AT_ONCE)
-    plan = memory_budget(model.memory_limit)
-    plan.require("factors of the weights", needed, "Ask for smaller ranks.", who="low_rank")
+    memory = memory_budget(model.memory_limit)
+    memory.require("factors of the weights", needed, "Ask for smaller ranks.", who="low_rank")
     at_first, then, at_last = (part_of(progress, part / 3, (part + 1) / 3) for part in range(3))
     full = evaluate_fitted(model, questions, metrics, name="full rank", ties=ties, progress=at_first)
     full = replace(full, split=split)
@@ -78,12 +78,12 @@ def low_rank(
     ranked = _rank(model, questions.shown, left, right, cuts, max(w.k for w in wanted), ties, at_last)
     evaluations = [full]
     for rank, lists in zip(cuts[::-1], ranked[::-1], strict=True):
-        answers = Lists(lists, questions.targets, model.popularity_)
+        ranked_lists = Lists(lists, questions.targets, model.popularity_)
         evaluations.append(
             replace(
                 full,
                 model=f"rank {rank:,}",
-                values={metric: metric.per_user(answers) for metric in wanted},
+                values={metric: metric.per_user(ranked_lists) for metric in wanted},
                 seconds={"decomposition": seconds},
                 recommended=np.bincount(lists[lists >= 0], minlength=m),
                 facts={**full.facts, "rank": rank, "energy": float(energy[rank - 1])},

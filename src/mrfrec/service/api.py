@@ -231,12 +231,17 @@ def _load_json(body: bytes) -> Any:
 
 def info(models: ServedModels, served: Served) -> dict[str, Any]:
     """Describe a model of the service."""
-    facts = {"name": served.name, "fingerprint": served.fingerprint, "opened": served.opened}
-    return {**facts, "default": served.name == models.default, **answers.about(served.model)}
+    return {
+        "name": served.name,
+        "fingerprint": served.fingerprint,
+        "opened": served.opened,
+        "default": served.name == models.default,
+        **answers.about(served.model),
+    }
 
 
 def _choice_of(body: schemas.RecommendRequest | schemas.ExplainRequest, models: ServedModels) -> Choice:
-    """Return the model for a history or a user, of which a request must have one."""
+    """Return the model that answers a request, which must have either a history or a user."""
     choice = models.choose(body.model, body.visitor if body.user is None else body.user)
     if (body.history is None) == (body.user is None):
         raise ProblemError(422, "give either history or user.")

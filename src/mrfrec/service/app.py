@@ -148,7 +148,7 @@ def create_app(
 
 
 def paths_of(models: "str | PathLike[str] | Mapping[str, str | PathLike[str]]") -> dict[str, Path]:
-    """Return the files of models by name; a single one is named for its file."""
+    """Return the files of models by name; a single model gets the name of its file."""
     named = models if isinstance(models, Mapping) else {expanded(models).stem: models}
     return {name: expanded(path) for name, path in named.items()}
 
@@ -182,7 +182,7 @@ def reload(app: FastAPI, every: bool = True) -> None:
 
 
 def _problem_of(request: Request, error: Exception) -> ProblemError:
-    """Return what to say of an error: of this service, of the model, or of FastAPI."""
+    """Return the problem to answer with, for an error of this service, of the model, or of FastAPI."""
     if isinstance(error, ProblemError):
         return error
     if isinstance(error, RequestValidationError):

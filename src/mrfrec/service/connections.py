@@ -113,7 +113,7 @@ class Connections:
             _log.warning(message, *values)
 
     def is_news(self, message: str) -> bool:
-        """Return whether a message was not logged during the last minute; it will be now."""
+        """Return whether to log a message: not if it was logged during the last minute."""
         now = time.monotonic()
         if now < self._quiet_until.get(message, 0.0):
             return False

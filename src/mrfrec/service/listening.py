@@ -155,7 +155,7 @@ class _Listener:
         return _AT_ONCE if fewest is None else 1 + fewest + fewest // 10 - len(self._connections)
 
     def _look(self, looks: int = 0) -> None:
-        """Accept the connections that wait, or leave them to another worker for some looks."""
+        """Accept waiting connections, or leave them to another worker for the next looks, ten at most."""
         room = self._room()
         if looks == _LOOKS:  # the other one is stuck
             room = max(room, 1 + len(self._connections) // 10)

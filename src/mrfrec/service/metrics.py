@@ -125,7 +125,7 @@ def _locked(folder: "str | Path") -> Iterator[None]:
 
 
 def route_of(path: str) -> str:
-    """Return the name under which a path is counted: one of `ROUTES`, whatever is asked for."""
+    """Return the name under which a path is counted: one of `ROUTES`, also for unknown paths."""
     if path in ROUTES:
         return path
     if path.startswith("/v1/models/"):

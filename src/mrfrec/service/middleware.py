@@ -80,7 +80,7 @@ class RequestInfo:
 
 
 def info_of(request: Request) -> RequestInfo:
-    """Return the facts that the middleware has found out about a request."""
+    """Return what the middleware knows about a request."""
     found: RequestInfo = request.scope[INFO]
     return found
 
@@ -256,7 +256,7 @@ class RequestLimits:
         places = 0  # in the queue
 
         def hold(size: int) -> None:
-            """Count bytes that are held until the request ends; small requests have a second room."""
+            """Count bytes that are held until the request ends; small requests have twice the limit."""
             nonlocal held
             held += size
             self._load.held += size

@@ -110,7 +110,7 @@ View = Callable[[PageVisit], tuple[str, Content]]
 
 
 def create_pages(models: ServedModels, queue: WorkQueue) -> APIRouter:
-    """Return the routes of the page. To make one takes some milliseconds, in another thread."""
+    """Return the routes of the page. Pages are made in another thread: each takes some milliseconds."""
     router = APIRouter(include_in_schema=False)
 
     def add(path: str, view: View) -> None:

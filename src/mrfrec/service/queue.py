@@ -88,7 +88,7 @@ class WorkQueue:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
-        """Wait for one's turn, and keep it until the block ends; gives what runs work in the other thread."""
+        """Wait for one's turn and keep it until the block ends; yield what runs work in the thread."""
         self._enter()
         try:
             try:

@@ -147,7 +147,7 @@ def _stamp(path: Path) -> Stamp | None:
 
 
 def _opened(name: str, path: Path) -> Served:
-    """Open a model, check every byte of it, and answer a first question in every way."""
+    """Open a model, check every byte of it, and warm it up by an answer of each kind."""
     start = time.perf_counter()
     model = load(path)
     written = path.stat().st_mtime

@@ -196,7 +196,7 @@ def _end_of(process: Any) -> str:
 
 
 def _worker(make: Callable[[], Any], drain: float, prepare: Callable[[], None] | None) -> Any:
-    """Create the application of a worker process. Until it has all its models, it takes no requests."""
+    """Create the application of a worker process, which waits until all its models can be opened."""
     if prepare is not None:
         prepare()
     LocalEngine(threads=1).__enter__()  # for as long as the process lives
