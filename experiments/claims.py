@@ -18,7 +18,7 @@ import numpy as np
 from experiments.measured import split_of
 from experiments.run import RESULTS, machine
 from mrfrec import register
-from mrfrec.evaluation import Comparison, Split, measure, ridges, tune
+from mrfrec.evaluation import Comparison, Split, evaluate_fitted, ridges, tune
 from mrfrec.fitted.linear import LinearWeights
 from mrfrec.models import Linear
 from mrfrec.models.mrf.field import GaussianField
@@ -70,7 +70,7 @@ def measured(split: Split) -> list[dict[str, Any]]:
         began = time.perf_counter()
         model.fit(split.training)
         seconds = time.perf_counter() - began
-        found.append(measure(model, split.test, METRICS, name=name, ties="index"))
+        found.append(evaluate_fitted(model, split.test, METRICS, name=name, ties="index"))
         l2 = tuned.best.parameters["l2"]
         inside = values[0] < l2 < values[-1]
         rows.append({"model": name, "l2": l2, "inside": inside, "seconds": seconds, **facts(model)})

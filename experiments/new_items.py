@@ -22,7 +22,7 @@ from experiments.run import RESULTS, machine
 from mrfrec import MRF, datasets, read_item_features
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.heldout import only_entries
-from mrfrec.evaluation import Questions, Split, measure, paired, read_events, strong_generalisation
+from mrfrec.evaluation import Questions, Split, evaluate_fitted, paired, read_events, strong_generalisation
 from mrfrec.evaluation.figures import figure_axes
 from mrfrec.evaluation.metrics import mean_of
 from mrfrec.evaluation.protocol import Evaluation
@@ -87,7 +87,7 @@ def of_bins(model: Any, asked: Questions, popularity: npt.NDArray[np.int64]) -> 
             some = replace(
                 asked, users=asked.users.subset(rows), shown=asked.shown[rows], targets=targets[rows]
             )
-            found[low, high] = measure(model, some, "ndcg@100")
+            found[low, high] = evaluate_fitted(model, some, "ndcg@100")
     return found
 
 
@@ -108,9 +108,9 @@ def measured(events: Any, features: ItemFeatures, model: MRF) -> dict[str, Any]:
             began = time.perf_counter()
             fits[name] = unfitted(model).fit(part.training)
             seconds.append(time.perf_counter() - began)
-            among_new = measure(fits[name], asked, "ndcg@20")
+            among_new = evaluate_fitted(fits[name], asked, "ndcg@20")
             new.setdefault(name, []).append(among_new.per_user("ndcg@20"))
-            among_all = measure(fits[name], part.test, "ndcg@100")
+            among_all = evaluate_fitted(fits[name], part.test, "ndcg@100")
             everything.setdefault(name, []).append(among_all.per_user("ndcg@100"))
         for name, nearest in (("cosine of features", None), ("5 nearest by features", 5)):
             new.setdefault(name, []).append(by_content(plain, asked, features, nearest))

@@ -870,7 +870,7 @@ def test_demo_shows_accuracy_and_recommendations_and_what_it_says_to_try_next_wo
     bar = contextlib.nullcontext(lambda *step: steps.append(step))
     monkeypatch.setattr("mrfrec.cli.show.progress_bar", lambda **_: bar)
     done = run("demo", "-o", "it's [red].mrf", cwd=tmp_path)
-    assert {"3 of 3, MRF, 2 % of the weights: measuring", "finishing"} <= {stage for stage, *_ in steps}
+    assert {"3 of 3, MRF, 2 % of the weights: ranking", "finishing"} <= {stage for stage, *_ in steps}
     assert done.err == ""
     assert listing(tmp_path) == ["it's [red].mrf"]
     accuracy = {

@@ -17,7 +17,7 @@ from mrfrec import DataError, Interactions, MrfrecWarning, NotFittedError, Param
 from mrfrec.answers.reasons import explanation
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
-from mrfrec.evaluation import evaluate, measure, strong_generalisation
+from mrfrec.evaluation import evaluate, evaluate_fitted, strong_generalisation
 from mrfrec.models.registry import MODELS, build
 
 from conftest import random_matrix
@@ -401,7 +401,7 @@ def test_it_can_be_evaluated(make: Make) -> None:
     assert found.facts["kind"] == type(model).__name__
     assert found.seconds["training"] > 0
     model.fit(split.training, validation=split.validation)
-    again = measure(model, split.test, "ndcg@10")
+    again = evaluate_fitted(model, split.test, "ndcg@10")
     np.testing.assert_array_equal(again.per_user("ndcg@10"), found.per_user("ndcg@10"))
 
 

@@ -51,7 +51,7 @@ def test_all_models_are_tuned_measured_and_put_in_one_table(folder: Path) -> Non
     table1.main([str(folder), "small"])
     page = (folder / "table1-small.md").read_text()
     rows = {line.split(" | ")[0].strip("| "): line for line in page.splitlines() if line.startswith("| ")}
-    expected = evaluation.measure(model, split.test, ["ndcg@100", "recall@20", "recall@50", "hit@5"])
+    expected = evaluation.evaluate_fitted(model, split.test, ["ndcg@100", "recall@20", "recall@50", "hit@5"])
     cells = " | ".join(f"{expected.mean(m).mean:.4f} ± {expected.mean(m).error:.4f}" for m in expected.values)
     assert f"| Mult-VAE | {cells} |" in page
     assert "| 1 min 1 s | B |" in page
@@ -148,7 +148,7 @@ def test_returned_lists_are_measured_as_our_own_evaluation_does(cache: Path) -> 
     X, targets = (sp.load_npz(job[part]) for part in ("training", "targets"))
     values = peer_trials.measure_lists(np.load(cache / "lists.npy"), X, targets, wanted)
     model = build("ItemKNN", {"neighbors": 20}).fit(split.training)
-    expected = evaluation.measure(model, split.test, wanted)
+    expected = evaluation.evaluate_fitted(model, split.test, wanted)
     for metric in wanted:
         np.testing.assert_array_equal(values[metric], expected.per_user(metric))
 
@@ -185,10 +185,12 @@ def test_peers_are_tuned_measured_and_failures_are_told(cache: Path, monkeypatch
     assert len(points) == 2
     tuning = split.for_tuning()
     models = [build("ItemKNN", {"neighbors": point["neighbors"]}).fit(tuning.training) for point in points]
-    values = [evaluation.measure(model, tuning.test, "ndcg@100").mean("ndcg@100").mean for model in models]
+    values = [
+        evaluation.evaluate_fitted(model, tuning.test, "ndcg@100").mean("ndcg@100").mean for model in models
+    ]
     best = models[int(np.argmax(values))]
     expected, other = (
-        evaluation.measure(model, split.test, ["ndcg@100", "recall@20"])
+        evaluation.evaluate_fitted(model, split.test, ["ndcg@100", "recall@20"])
         for model in (best, build("Popularity", {}).fit(split.training))
     )
     cells = " | ".join(str(expected.mean(metric)) for metric in expected.values)

@@ -16,7 +16,7 @@ from mrfrec import MRF, DataError, MrfrecWarning, ParameterError
 from mrfrec.data.interactions import Interactions
 from mrfrec.evaluation import protocol
 from mrfrec.evaluation.metrics import NAMES, Lists, Metric, long_tail, mean_of, paired, parse
-from mrfrec.evaluation.protocol import Ties, compare, evaluate, fit_and_measure, measure
+from mrfrec.evaluation.protocol import Ties, compare, evaluate, evaluate_fitted, fit_and_evaluate
 from mrfrec.evaluation.splits import Split, leave_out, strong_generalisation
 from mrfrec.models.registry import build
 
@@ -251,7 +251,7 @@ def test_evaluation_equals_naive(split: Split, make: Any, ties: Ties) -> None:
     model = make()
     n_items = split.training.n_items
     metrics = [f"{name}@{k}" for name in NAMES for k in (1, 5, 20, n_items)]
-    found = fit_and_measure(model, split, metrics, ties=ties)
+    found = fit_and_evaluate(model, split, metrics, ties=ties)
     case = case_of(model, split, n_items, ties=ties)
     assert [str(metric) for metric in found.values] == metrics
     for metric in found.values:
@@ -297,7 +297,7 @@ def test_users_are_ranked_in_parts_with_the_same_result(
     parts = protocol.rank(model, split.test, 9, progress=lambda *call: calls.append(call))
     np.testing.assert_array_equal(parts, whole)
     n = len(split.test)
-    assert calls == [("measuring", min(done, n), n) for done in range(8, n + 8, 8)]
+    assert calls == [("ranking", min(done, n), n) for done in range(8, n + 8, 8)]
 
 
 def test_models_are_compared_user_by_user(split: Split) -> None:
@@ -330,7 +330,7 @@ def test_metrics_of_more_places_than_items_or_not_measured_are_refused(split: Sp
         evaluate(model, split, ["recall@1", f"ndcg@{m + 1}"])
     assert not hasattr(model, "timings_")  # not fitted
     found = evaluate(model, split, [f"ndcg@{m}", "recall@5"])
-    with pytest.raises(ParameterError, match=rf"among those measured: ndcg@{m}, recall@5; got 'ndcg@5'"):
+    with pytest.raises(ParameterError, match=rf"among those evaluated: ndcg@{m}, recall@5; got 'ndcg@5'"):
         found.mean("ndcg@5")
     for models in ({"a": MRF.paper()}, [MRF.paper(), MRF.paper()]):
         with pytest.raises(ParameterError, match="at least two, with different names"):
@@ -340,10 +340,10 @@ def test_metrics_of_more_places_than_items_or_not_measured_are_refused(split: Sp
 def test_questions_about_other_items_are_refused(split: Split) -> None:
     model = MRF.paper(l2=2.0).fit(split.training.matrix[:, :-1])
     with pytest.raises(DataError, match="questions are about"):
-        measure(model, split.test, ["ndcg@5"])
+        evaluate_fitted(model, split.test, ["ndcg@5"])
     X, names = split.training.matrix, [f"z{place}" for place in range(split.training.n_items)]
     with pytest.raises(DataError, match="others or in another order"):
-        measure(MRF.paper().fit(Interactions(X, items=names)), split.test, ["ndcg@5"])
+        evaluate_fitted(MRF.paper().fit(Interactions(X, items=names)), split.test, ["ndcg@5"])
 
 
 def test_a_model_that_was_fitted_to_the_targets_is_measured_with_a_warning(split: Split) -> None:
@@ -351,4 +351,4 @@ def test_a_model_that_was_fitted_to_the_targets_is_measured_with_a_warning(split
     told = sp.vstack([X.matrix, questions.shown + questions.targets])
     model = MRF.paper().fit(Interactions(told, [*X.users, *questions.users], X.items))
     with pytest.warns(MrfrecWarning, match=f"fitted to {questions.targets.nnz} of the .* what it was told"):
-        measure(model, questions, ["ndcg@5"])
+        evaluate_fitted(model, questions, ["ndcg@5"])

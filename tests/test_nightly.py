@@ -35,7 +35,8 @@ from mrfrec import (
 from mrfrec.cli.app import run as run_command
 from mrfrec.io.databases import connect
 from mrfrec.models import Popularity
-from mrfrec.nightly.guard import drift
+from mrfrec.nightly.guard import bounds_of, drift, faults, limits
+from mrfrec.nightly.job import Guard
 from mrfrec.nightly.run import steps
 
 from conftest import fetch
@@ -277,6 +278,25 @@ def test_bad_days_are_refused_and_leave_what_was_published(published: Path) -> N
     row = text[text.rindex("<tbody>") :]
     assert row.index("200 users are") < row.index(">1,600<")
     assert text.index("55 items are") < text.index("<table")
+
+
+def test_guard_refuses_what_is_beyond_the_limits_of_the_page() -> None:
+    guard = Guard(metric="ndcg@5", max_shrink=0.3, max_growth=0.1, max_drop=0.1, min_metric=0.2)
+    recent = [{"users": 10, "items": 10, "pairs": 100}, {"users": 20, "items": 10, "pairs": 100}]
+    bounds = bounds_of(guard, recent, {"metric": "ndcg@5", "value": 0.3})
+    drawn = limits(bounds)
+    assert drawn["users"] == pytest.approx([7, 22])
+    assert drawn["value"] == [pytest.approx(0.27), None]
+    assert drawn["drift"] == [None, guard.max_drift]
+    assert limits(bounds_of(guard, [], {"metric": "recall@5", "value": 0.3}))["value"] == [0.2, None]
+    allowed = {"users": 7, "items": 11, "pairs": 70, "value": 0.27, "drift": guard.max_drift}
+    assert faults(bounds, allowed) == []
+    for name, value, rule in (
+        ("users", 6, "max_shrink"), ("users", 23, "max_growth"), ("value", 0.26, "max_drop"),
+        ("value", 0.1, "min_metric"), ("drift", 0.6, "max_drift"),
+    ):  # fmt: skip
+        assert rule in faults(bounds, {**allowed, name: value})[-1]
+    assert faults(bounds, {"drift": None}) == []
 
 
 def test_refused_day_can_be_accepted_and_is_then_compared_with(folder: Path) -> None:
@@ -736,7 +756,7 @@ def test_ids_that_do_not_fit_a_table_are_found_before_the_fit(
 ) -> None:
     with connect(shop, write=True) as cursor:
         cursor.execute(f"create table recs ({COLUMNS.replace('text', 'bigint', 1)})")
-    monkeypatch.setattr(RUN, "fit_and_measure", never_read)
+    monkeypatch.setattr(RUN, "fit_and_evaluate", never_read)
     with pytest.raises(DataError, match='column "user" is of type bigint, but would get text'):
         nightly.run(folder / "job.toml")
 

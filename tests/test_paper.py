@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from mrfrec import MRF, DataError, MemoryPlanError, NotFittedError, ParameterError
 from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.evaluation import protocol
-from mrfrec.evaluation.protocol import Comparison, compare, evaluate, fit_and_measure
+from mrfrec.evaluation.protocol import Comparison, compare, evaluate, fit_and_evaluate
 from mrfrec.evaluation.splits import Questions, Split, leave_out
 from mrfrec.paper import exposure, low_rank, side_checks, tradeoff
 from mrfrec.paper.results import of_tradeoff
@@ -86,8 +86,8 @@ def test_batches_of_users_change_nothing(split: Split, monkeypatch: pytest.Monke
         for metric in METRICS:
             np.testing.assert_allclose(one.per_user(metric), other.per_user(metric))
     stage, done, total = told[-1]
-    assert (stage, done) == ("measuring", total)
-    assert {stage for stage, _, _ in told} == {"decomposing", "measuring"}
+    assert (stage, done) == ("ranking", total)
+    assert {stage for stage, _, _ in told} == {"decomposing", "ranking"}
 
 
 def test_ties_by_popularity_put_the_more_popular_first(split: Split) -> None:
@@ -216,7 +216,7 @@ def test_points_are_evaluations_of_the_dense_model_then_by_sparsity_and_r(
     assert (list(found), found.failures) == (list(models), {})
     m = split.training.n_items
     for point, model in zip(found.values(), models.values(), strict=True):
-        same = fit_and_measure(model, split, MEASURED)
+        same = fit_and_evaluate(model, split, MEASURED)
         B, weights = model.weights_, point.facts["weights"]
         assert (point.parameters, point.split) == (same.parameters, split.name)
         assert weights["blocks"] == model.n_blocks_
@@ -277,6 +277,6 @@ def test_a_dense_model_that_does_not_fit_is_a_note_and_the_rest_goes_on(split: S
 def test_bad_parameters_are_refused_before_anything_is_fitted(
     split: Split, monkeypatch: pytest.MonkeyPatch, sparsities: Any, options: Any, message: str
 ) -> None:
-    monkeypatch.setattr(protocol, "fit_and_measure", lambda *_, **__: pytest.fail("fitted"))
+    monkeypatch.setattr(protocol, "fit_and_evaluate", lambda *_, **__: pytest.fail("fitted"))
     with pytest.raises(ParameterError, match=message):
         tradeoff(split, sparsities, **{"metrics": MEASURED, **options})

@@ -193,7 +193,7 @@ def test_a_comparison_has_one_bar_and_says_which_model_it_is_at() -> None:
     models = {"near": mrfrec.models.ItemKNN(), "top": mrfrec.models.Popularity()}
     compare(models, split, ["ndcg@5"], progress=lambda *step: steps.append(step))
     assert "1 of 2, near: comparing items" in {stage for stage, _, _ in steps}
-    assert "2 of 2, top: measuring" in {stage for stage, _, _ in steps}
+    assert "2 of 2, top: ranking" in {stage for stage, _, _ in steps}
     shares = [done / total for _, done, total in steps]
     assert shares == sorted(shares)
     assert [share for share in shares if share == 1.0] == [1.0]

@@ -18,7 +18,7 @@ from mrfrec.cli.app import run as run_command
 from mrfrec.cli.paper import _by_data_set
 from mrfrec.datasets import registry, split
 from mrfrec.evaluation import evaluate
-from mrfrec.evaluation.protocol import fit_and_measure
+from mrfrec.evaluation.protocol import fit_and_evaluate
 from mrfrec.models import SLIM, MultVAE
 from mrfrec.models.registry import build
 from mrfrec.paper.published import TABLE_1, TABLE_2
@@ -231,7 +231,7 @@ def test_table_2_has_the_sparse_models_with_their_density_and_the_share_of_items
     assert rows["MRF, dense"][-2:] == ["100.00 %", "–"]
     for row, found in zip(published, measured, strict=True):
         model = MRF(**{**row.parameters, "max_neighbors": 20})
-        expected = fit_and_measure(model, data, PAPER, ties="index").mean("ndcg@100")
+        expected = fit_and_evaluate(model, data, PAPER, ties="index").mean("ndcg@100")
         assert rows[row.model][1] == f"{expected.mean:.3f} ± {expected.error:.3f}"
         if model.pattern_ is not None:
             columns = model.pattern_.toarray().sum(axis=0)

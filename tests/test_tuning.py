@@ -227,7 +227,7 @@ def test_a_warning_tells_of_the_other_model_that_a_fit_to_all_data_would_be(
     split: Split,
 ) -> None:
     part = replace(split, whole=DataSize(50_000, 30_000, 1_000_000, True))
-    with pytest.warns(MrfrecWarning, match=r"measured is a dense model.*all the data.*be a sparse model"):
+    with pytest.warns(MrfrecWarning, match=r"evaluated is a dense model.*all the data.*be a sparse model"):
         evaluate(MRF(), part, "ndcg@10")
     with pytest.warns(MrfrecWarning, match="be a sparse model") as caught:
         found = tune(part, POINTS[:2], "ndcg@10")
@@ -442,7 +442,7 @@ def test_progress_shows_the_first_fit_and_follows_the_limit_of_time(split: Split
     steps: list[tuple[str, int, int]] = []
     climb(split, "ndcg@10", model="EASE", minutes=5, progress=lambda *step: steps.append(step))
     first = [stage for stage, _, _ in steps if stage.startswith("trial 1: ")]
-    assert {"trial 1: learning weights", "trial 1: measuring"} <= set(first)
+    assert {"trial 1: learning weights", "trial 1: ranking"} <= set(first)
     assert steps[0][1] < 1000 * 60  # from the start on, in milliseconds
     assert {total for _, _, total in steps} == {300_000}
     done = [done for _, done, _ in steps]

@@ -43,9 +43,9 @@ def add_commands(app: typer.Typer, *commands: "Callable[..., None]") -> None:
 
 _READING = Derived(Unloaded("io/tables.py", "read_interactions"), without=("progress",))
 Reading = Annotated[dict[str, Any], _READING]
-# Where models are measured, titles are not shown, and --min-items has another default.
-_NOT_MEASURED = ("progress", "title", "items", "min_items")
-ReadingMeasured = Annotated[dict[str, Any], _READING._replace(without=_NOT_MEASURED)]
+# Where models are evaluated, titles are not shown, and --min-items has another default.
+_NOT_TO_EVALUATE = ("progress", "title", "items", "min_items")
+ReadingToEvaluate = Annotated[dict[str, Any], _READING._replace(without=_NOT_TO_EVALUATE)]
 # Without the rules about rows, which a model keeps: only the form of the table.
 TableForm = Annotated[dict[str, Any], _READING._replace(without=("progress", *RULES))]
 _OF_HISTORIES = ("user", "item", "value", "event", "time", "on_bad", "separator", "input_format")
@@ -67,13 +67,13 @@ ServedSettings = Annotated[
 
 Model = Annotated[Path, Argument(metavar="MODEL", help="A model file written by mrfrec fit.")]
 ModelFile = Annotated[Path, "The model file to write."]
-MEASURED_MODEL = (
+EVALUATED_MODEL = (
     "A model, 'SLIM' or 'SLIM: l1=1, l2=50'; parameters of an MRF, 'l2=6, sparsity=0.005' (sparsity=dense "
     "for all weights); or a .json file from mrfrec tune. May start with a name for the table: "
     "'small: sparsity=0.001', 'other: model=SLIM, l1=9'."
 )
-MeasuredModel = Annotated[list[str] | None, "MODEL", MEASURED_MODEL]
-MeasuredModels = Annotated[list[str], "MODEL", MEASURED_MODEL + " Twice or more."]
+EvaluatedModel = Annotated[list[str] | None, "MODEL", EVALUATED_MODEL]
+EvaluatedModels = Annotated[list[str], "MODEL", EVALUATED_MODEL + " Twice or more."]
 TieRule = Annotated[
     Literal["index", "popularity"],
     "Order of items with equal scores: the more popular first, as recommend does, or by index.",
@@ -133,8 +133,8 @@ class Features:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measuring:
-    """How models are measured and where the results go, as typed."""
+class Evaluating:
+    """How models are evaluated and where the results go, as typed."""
 
     metrics: Annotated[
         str | None,

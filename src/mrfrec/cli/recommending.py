@@ -164,24 +164,25 @@ def recommend(
     if exclude_file:
         ids = whose["history"].users if history_file else users_of(opened)
         form = {name: x for name, x in reading.items() if name not in ("value", "event", "time")}
-        by_user = read_exclusions(exclude_file, ids, whose.get("users", ids), opened.items_, form)
+        by_user = read_exclusions(exclude_file, whose.get("users", ids), ids, opened.items_, form)
         filters["exclude"] = {**by_user, None: filters.get("exclude")}
     question = Question(**(asking | filters), explain=_REASONS if explain else 0)
     with progress_bar(results=results.output is None) as progress:
         if target is not None:
             with cluster_of(cluster) as workers:
-                given = {**target, **whose, **vars(question), **workers}
-                rows = opened.recommend_to(**given, progress=progress)
+                options = {**target, **whose, **vars(question), **workers}
+                rows = opened.recommend_to(**options, progress=progress)
             results.note_rows(rows)
             return
-        asked = people_of(opened.fitted_, **whose, once=True)
-        kind, catalogue = kind_of(results.form, results.output), opened.catalogue
-        if kind == "table" and len(asked) > _TABLE_USERS:
-            raise DataError(f"{len(asked):,} users are too many for a table: give -o FILE.csv.")
-        pieces = recommending.recommend(opened.fitted_, runtime_of(opened), asked, question)
+        people = people_of(opened.fitted_, **whose, once=True)
+        kind = kind_of(results.form, results.output)
+        catalogue = opened.catalogue
+        if kind == "table" and len(people) > _TABLE_USERS:
+            raise DataError(f"{len(people):,} users are too many for a table: give -o FILE.csv.")
+        pieces = recommending.recommend(opened.fitted_, runtime_of(opened), people, question)
         lines = (row for piece in pieces for row in rows_of(catalogue.recommendation_columns(piece)))
         shown = [*RECOMMENDATION_COLUMNS, *(["because"] if explain else [])]
-        hidden = "user" if len(asked) == 1 else ""
+        hidden = "user" if len(people) == 1 else ""
         write_rows(lines, shown, catalogue, kind, results.output, hidden)
 
 
@@ -219,7 +220,8 @@ def similar(
         if results.table is not None or results.columns is not None:
             raise DataError("one item goes to a file or the screen: give --all with --table or --columns.")
         opened = load(model)
-        kind, catalogue = kind_of(results.form, results.output, ONE_FORMATS), opened.catalogue
+        kind = kind_of(results.form, results.output, ONE_FORMATS)
+        catalogue = opened.catalogue
         known = ItemNames(catalogue).find(item)
         found = nearest(opened.fitted_, catalogue.position(known), check_count("k", k))
         columns = catalogue.neighbor_columns(*found)
@@ -265,7 +267,8 @@ def explain(
         raise DataError("give exactly one of --history and --user.")
     kind = kind_of(form, output, ONE_FORMATS)
     opened = load(model)
-    catalogue, names = opened.catalogue, ItemNames(opened.fitted_.catalogue)
+    catalogue = opened.catalogue
+    names = ItemNames(catalogue)
     whose: dict[str, Any] = {"novelty": novelty}
     if history is not None:
         whose["history"] = names.find_all(history)

@@ -30,7 +30,7 @@ class Answered(NamedTuple):
 def recommend(
     model: Recommender, histories: Sequence[Mapping[Id, float | None]], question: Question
 ) -> tuple[list[Answered], list[Id]]:
-    """Recommend to each history: items and their values, None for the usual one.
+    """Recommend to each history, a mapping from items to values; None stands for the usual value.
 
     Returns the answers, and the unknown ids of `allow` and `exclude`: once, since all answers share them.
     """
@@ -92,7 +92,8 @@ def _rows(model: Recommender, batch: Recommendations) -> Iterable[list[Row]]:
     for user in range(len(batch.users)):
         items = batch.items[user]
         items = items[items >= 0]  # the first ones
-        named, count = catalogue.columns(items), len(items)
+        named = catalogue.columns(items)
+        count = len(items)
         columns = (
             named["item"], named["title"], as_python(batch.scores[user, :count]), range(1, count + 1),
             batch.evidence[user, :count].tolist(),
@@ -117,15 +118,15 @@ def _rows(model: Recommender, batch: Recommendations) -> Iterable[list[Row]]:
             for row, target, base, *each in zip(rows, items.tolist(), bases, *because, strict=True):
                 row["base"] = base
                 row["reasons"] = [
-                    {**reasons[item], "contribution": x, **_both(catalogue, target, item)}
+                    {**reasons[item], "contribution": x, **_features_of_both(catalogue, target, item)}
                     for item, x in zip(*each, strict=True)
                     if item >= 0
                 ]
         yield rows
 
 
-def _both(catalogue: Catalogue, item: int, other: int) -> Row:
-    """Return the features that carry the weight between two items, if some do."""
+def _features_of_both(catalogue: Catalogue, item: int, other: int) -> Row:
+    """Return the features in common that carry the weight between two items, as "both", if there are any."""
     names = catalogue.in_common(item, other)
     return {"both": names} if names else {}
 
@@ -200,7 +201,7 @@ def explain(
     columns.pop("both", None)  # which is text, for tables
     rows = list(rows_of(columns))
     for row, part in zip(rows, contributions, strict=False):  # the base score has no features
-        row |= _both(catalogue, place, part.item) if part.weight else {}
+        row |= _features_of_both(catalogue, place, part.item) if part.weight else {}
     score = sum(row["contribution"] for row in rows)
     return {"item": item, "score": score, "contributions": rows, "unknown": unknown}
 
