@@ -132,7 +132,7 @@ def test_a_used_item_taken_for_a_new_one_counts_its_features_alone() -> None:
 
 def test_of_many_users_a_part_tells_the_weights_of_new_items(monkeypatch: pytest.MonkeyPatch) -> None:
     X, features, data = with_features(2, random_matrix(3, users=90, items=90), [5])
-    monkeypatch.setattr(new_items, "_USERS", 30)
+    monkeypatch.setattr(new_items, "_SAMPLE_USERS", 30)
     model = MRF.paper(l2=2.0, dtype="float64").fit(data)
     some = X[sample(90, 3)]
     assert 10 < len(some) < 60
