@@ -61,8 +61,9 @@ def recommendation_columns(catalogue: Catalogue, batch: Recommendations) -> Colu
         "source": ["model" if known else "popular" for known in batch.evidence[there].tolist()],
     }
     if batch.parts is not None:
-        items = batch.items[there].tolist()
-        columns["because"] = _because(catalogue, items, ScoreParts(*(array[there] for array in batch.parts)))
+        base, items, amounts = batch.parts
+        parts = ScoreParts(base[there], items[there], amounts[there])
+        columns["because"] = _because(catalogue, batch.items[there].tolist(), parts)
     return columns
 
 

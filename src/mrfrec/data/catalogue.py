@@ -35,7 +35,7 @@ class DataSize(NamedTuple):
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The items of a model. The order by popularity and the search index are built when first needed."""
+    """The items of a model; the order by popularity and the search index are built when first needed."""
 
     items: Ids
     titles: Texts | None
@@ -48,7 +48,7 @@ class Catalogue:
 
     @cached_property
     def by_popularity(self) -> npt.NDArray[np.int32]:
-        """The place of each item in the list of the most popular; ties by index."""
+        """The place of each item in the order of popularity, most popular first; ties by index."""
         return positions_in(np.argsort(-self.popularity, kind="stable"), len(self.items))
 
     @cached_property
@@ -56,9 +56,9 @@ class Catalogue:
         return NameIndex(self.items, self.titles, self.by_popularity)
 
     def search(self, text: str, k: int) -> list[int]:
-        """Return up to k items by position whose id or title matches the text, the best match first.
+        """Return the positions of up to k items whose id or title matches the text, the best match first.
 
-        An id that is a number matches as a whole only.
+        An id that is a number matches only as a whole.
         """
         number = text.strip()
         if self.items.is_text or not (number.isascii() and number.isdigit()):
@@ -83,11 +83,11 @@ class Catalogue:
         return (self.titles[item] or None) if self.titles is not None else None
 
     def short_title(self, item: int) -> str | None:
-        """Return the title, cut to 80 characters, for places where many titles stand together."""
+        """Return the title, cut to 80 characters for lists of several titles."""
         return None if (title := self.title(item)) is None else shortened(title, 80)
 
     def name(self, item: int) -> str:
-        """Return a name for people: the title, or the id of an item without one."""
+        """Return the title, or the id of an item without one."""
         title = self.title(item)
         return title if title and title.strip() else str(self.items[item])
 
@@ -126,5 +126,5 @@ class Training:
 
     users: Ids
     histories: Rows
-    library: str | None  # of data frames, in which results go back
+    library: str | None  # of data frames, in which results are returned
     origin: Origin | None = None  # how the histories were made from rows

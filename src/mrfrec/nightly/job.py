@@ -112,7 +112,7 @@ class SourceRules(JobSection):
         options = check_reading(self.reading)
         if self.mode == "update":
             # A moving window needs the times of the pairs, which binary data has.
-            times = None if options.weighs else np.empty(0, np.int64)
+            times = None if options.rows_have_weights else np.empty(0, np.int64)
             limits = {name: limit for name, limit in options.limits().items() if limit}
             Origin({**options.rules(), **limits}, times=times).check_can_grow()
         return self
