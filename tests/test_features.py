@@ -258,7 +258,7 @@ def test_lists_are_not_split_at_commas_inside_their_parts(form: str, tmp_path: P
     else:
         arrays = [np.array(cell, object) if form == "arrays" and cell else cell for cell in cells]
         table = pd.DataFrame({"item": range(40), "tags": arrays})
-    with mock.patch("mrfrec.io.features._MOST", 1.0):
+    with mock.patch("mrfrec.io.features._MOST_ITEMS", 1.0):
         found = read_item_features(table)
     counts = dict(zip(found.names, np.diff(found.matrix.indptr).tolist(), strict=True))
     assert counts == {"tags: 7": 10, "tags: a b": 20, "tags: c": 20}
