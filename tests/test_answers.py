@@ -13,8 +13,8 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec import MRF, DataError, Interactions, MrfrecWarning, ParameterError, load, read_interactions
+from mrfrec.answers.columns import because_text
 from mrfrec.core.rows import DenseRows, Rows
-from mrfrec.data.catalogue import because_text
 from mrfrec.models.registry import build
 
 from conftest import random_matrix, relearn

@@ -29,7 +29,7 @@ from mrfrec import (
     read_item_features,
 )
 from mrfrec.core import blocks
-from mrfrec.core.engine import WORDS
+from mrfrec.core.engine import STAGE_NAMES
 from mrfrec.engines import cluster as engine
 from mrfrec.engines.cluster import ClusterEngine, connected
 
@@ -96,7 +96,7 @@ def test_a_cluster_gives_the_bits_of_one_machine(
     expected = MRF(**settings).fit(data)
     assert_same(found, expected)
     assert found.new_scale_ == expected.new_scale_
-    assert {WORDS["pattern"], WORDS["blocks"]} <= stages.keys() or not found.is_sparse
+    assert {STAGE_NAMES["pattern"], STAGE_NAMES["blocks"]} <= stages.keys() or not found.is_sparse
     done, total = list(stages.values())[-1]
     assert done == total
     assert_nothing_is_left(client)
@@ -127,7 +127,7 @@ def test_a_worker_that_is_killed_costs_time_only(client: Client, table: sp.csr_a
     killed: list[int] = []
 
     def kill(name: str, done: int, total: int) -> None:
-        if name == WORDS[stage] and not killed:
+        if name == STAGE_NAMES[stage] and not killed:
             killed.append(next(iter(pids.values())))
             os.kill(killed[0], signal.SIGKILL)
 
@@ -147,7 +147,7 @@ def test_data_that_all_workers_have_lost_is_sent_again(client: Client, table: sp
     lost: list[Any] = []
 
     def lose(stage: str, done: int, total: int) -> None:
-        if stage == WORDS["blocks"] and not lost:
+        if stage == STAGE_NAMES["blocks"] and not lost:
             lost.extend(client.futures)
             client.cancel([Future(key, client) for key in lost])
 
@@ -158,7 +158,7 @@ def test_data_that_all_workers_have_lost_is_sent_again(client: Client, table: sp
 
 def test_an_interrupt_frees_everything(client: Client, table: sp.csr_array) -> None:
     def interrupt(stage: str, done: int, total: int) -> None:
-        if stage == WORDS["pattern"]:
+        if stage == STAGE_NAMES["pattern"]:
             raise KeyboardInterrupt
 
     model = MRF(sparsity=0.1, rank=0)
@@ -248,7 +248,7 @@ def test_bad_clients_are_refused(
         MRF().fit(table, client=3)
     with pytest.raises(ParameterError, match='device must be "cpu" with a client'):
         MRF(device="cuda").fit(table, client=client)
-    monkeypatch.setattr(engine, "_CONNECT", 0.5)
+    monkeypatch.setattr(engine, "_CONNECT_SECONDS", 0.5)
     for text, message in (
         ("local:x", "cluster must be an address"),
         ("local:0", "cluster must be an address"),
@@ -279,7 +279,7 @@ def test_a_scheduler_that_goes_away_ends_the_fit_with_one_error(
         began: list[float] = []
 
         def kill(stage: str, done: int, total: int) -> None:
-            if stage == WORDS["blocks"] and not began:
+            if stage == STAGE_NAMES["blocks"] and not began:
                 scheduler.kill()
                 began.append(time.monotonic())
 

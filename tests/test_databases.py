@@ -150,7 +150,7 @@ def test_server_that_accepts_and_never_answers_is_given_up(monkeypatch: pytest.M
 def test_server_that_falls_silent_between_rows_is_given_up(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(databases, "_GRACE", 0.2)
+    monkeypatch.setattr(databases, "_SECONDS_TO_CANCEL", 0.2)
     threads = set(threading.enumerate())
     query = "select generate_series(1, 100000000) as user_id"
     rows = open_query(f"{postgres}&answer_timeout=5", query).batches({"user": "user_id"}, {})

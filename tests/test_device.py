@@ -34,8 +34,8 @@ from conftest import random_matrix
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 # Small enough for several chunks, tiles, strips and batches on small data.
 SMALL = {
-    dense: {"_SIDE": 16, "_STRIP": 7},
-    rows: {"_STRIP": 500, "_LARGEST_STRIP": 900, "LISTED": 300},
+    dense: {"_TILE_SIDE": 16, "_STRIP_ROWS": 7},
+    rows: {"_LEAST_STRIP": 500, "_LARGEST_STRIP": 900, "LISTED": 300},
     sparse: {"_BATCH": 9000, "LISTED": 300},
 }
 
@@ -219,8 +219,8 @@ def ranking_on(on_device: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Rank with PyTorch, a few users and terms at a time, however few they are."""
     monkeypatch.setattr(devices, "ranker_on", lambda _, B, L: ranking.DeviceRanker(on_device, B, L))
     monkeypatch.setattr(linear, "_WORTH_A_DEVICE", 1)
-    monkeypatch.setattr(ranking, "_SCORES", 300)
-    monkeypatch.setattr(ranking, "_TERMS", 100)
+    monkeypatch.setattr(ranking, "_SCORES_AT_ONCE", 300)
+    monkeypatch.setattr(ranking, "_TERMS_AT_ONCE", 100)
     return on_device
 
 

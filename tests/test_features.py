@@ -132,7 +132,7 @@ def test_a_used_item_taken_for_a_new_one_counts_its_features_alone() -> None:
 
 def test_of_many_users_a_part_tells_the_weights_of_new_items(monkeypatch: pytest.MonkeyPatch) -> None:
     X, features, data = with_features(2, random_matrix(3, users=90, items=90), [5])
-    monkeypatch.setattr(new_items, "_USERS", 30)
+    monkeypatch.setattr(new_items, "_SAMPLE_USERS", 30)
     model = MRF.paper(l2=2.0, dtype="float64").fit(data)
     some = X[sample(90, 3)]
     assert 10 < len(some) < 60
@@ -258,7 +258,7 @@ def test_lists_are_not_split_at_commas_inside_their_parts(form: str, tmp_path: P
     else:
         arrays = [np.array(cell, object) if form == "arrays" and cell else cell for cell in cells]
         table = pd.DataFrame({"item": range(40), "tags": arrays})
-    with mock.patch("mrfrec.io.features._MOST", 1.0):
+    with mock.patch("mrfrec.io.features._MOST_ITEMS", 1.0):
         found = read_item_features(table)
     counts = dict(zip(found.names, np.diff(found.matrix.indptr).tolist(), strict=True))
     assert counts == {"tags: 7": 10, "tags: a b": 20, "tags: c": 20}

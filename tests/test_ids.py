@@ -23,7 +23,7 @@ def test_texts_come_back_as_they_were(strings: list[str]) -> None:
     assert list(kept) == strings
     assert [kept[i] for i in range(len(kept))] == strings
     assert kept[1:-1] == strings[1:-1]
-    assert [kept.raw(i).decode() for i in range(len(kept))] == strings
+    assert [kept.bytes_at(i).decode() for i in range(len(kept))] == strings
     if strings:
         assert kept[-1] == strings[-1]
     with pytest.raises(IndexError):

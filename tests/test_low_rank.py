@@ -79,8 +79,8 @@ def test_directions_do_not_depend_on_threads(dtype: str) -> None:
 
 def test_many_users_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A third of the users tells the directions of all; a rare item that none of them has is left out."""
-    monkeypatch.setattr(lanczos, "_USERS", 100)
-    monkeypatch.setattr(lanczos, "_PAIRS", 1)
+    monkeypatch.setattr(lanczos, "_SAMPLE_USERS", 100)
+    monkeypatch.setattr(lanczos, "_SAMPLE_PAIRS", 1)
     X, chosen = tastes(), lanczos.sample(300, 3)
     X[:, 0] = 0.0
     X[np.setdiff1d(np.arange(300), chosen)[0], 0] = 1.0

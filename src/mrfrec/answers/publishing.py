@@ -6,9 +6,9 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from mrfrec.answers import recommending, similar
+from mrfrec.answers.columns import SIMILAR_COLUMNS
 from mrfrec.answers.people import people_of
 from mrfrec.answers.question import Question
-from mrfrec.data.catalogue import SIMILAR_COLUMNS
 from mrfrec.data.ids import Id
 from mrfrec.fitted.state import FittedState, Runtime
 

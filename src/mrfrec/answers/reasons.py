@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.answers.columns import Contribution
 from mrfrec.answers.people import people_of
 from mrfrec.answers.question import check_novelty
 from mrfrec.core.rows import Rows
-from mrfrec.data.catalogue import Contribution
 from mrfrec.data.ids import Id
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.fitted.scorers import novelty_factors

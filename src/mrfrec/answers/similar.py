@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.answers.columns import NEIGHBOR_COLUMNS, SIMILAR_COLUMNS, neighbor_columns
 from mrfrec.answers.people import each_once
 from mrfrec.checks import check_count, warn
-from mrfrec.data.catalogue import NEIGHBOR_COLUMNS, SIMILAR_COLUMNS, Columns
+from mrfrec.data.catalogue import Columns
 from mrfrec.data.ids import Id, as_list, is_table
 from mrfrec.fitted.state import FittedState
 
@@ -39,7 +40,7 @@ def as_table(
     near = nearest(fitted, fitted.catalogue.position(item), check_count("k", k))  # type: ignore[arg-type]
     if len(near[0]) < k:
         warn(f"item {item!r} has fewer than k={k} similar items: the model knows no more.")
-    return [fitted.catalogue.neighbor_columns(*near)], NEIGHBOR_COLUMNS
+    return [neighbor_columns(fitted.catalogue, *near)], NEIGHBOR_COLUMNS
 
 
 def neighbor_batches(

@@ -126,11 +126,11 @@ def recommend(
       mrfrec recommend films.mrf --history 'Good, the Bad and the Ugly, The' --history Alien
     """
     from mrfrec.answers import recommending
+    from mrfrec.answers.columns import RECOMMENDATION_COLUMNS, recommendation_columns, rows_of
     from mrfrec.answers.people import people_of, read_histories
     from mrfrec.answers.question import Question
     from mrfrec.cli.names import ItemNames, find_users, read_exclusions, typed_as, users_of
     from mrfrec.cli.show import kind_of, progress_bar, write_rows
-    from mrfrec.data.catalogue import RECOMMENDATION_COLUMNS, rows_of
     from mrfrec.models.parameters import runtime_of
     from mrfrec.models.registry import load
 
@@ -180,7 +180,7 @@ def recommend(
         if kind == "table" and len(people) > _TABLE_USERS:
             raise DataError(f"{len(people):,} users are too many for a table: give -o FILE.csv.")
         pieces = recommending.recommend(opened.fitted_, runtime_of(opened), people, question)
-        lines = (row for piece in pieces for row in rows_of(catalogue.recommendation_columns(piece)))
+        lines = (row for piece in pieces for row in rows_of(recommendation_columns(catalogue, piece)))
         shown = [*RECOMMENDATION_COLUMNS, *(["because"] if explain else [])]
         hidden = "user" if len(people) == 1 else ""
         write_rows(lines, shown, catalogue, kind, results.output, hidden)
@@ -208,10 +208,10 @@ def similar(
       mrfrec similar shop.mrf --all -o similar.parquet
       mrfrec similar shop.mrf --all -o sqlite:///shop.db --table neighbors
     """
+    from mrfrec.answers.columns import neighbor_columns, rows_of
     from mrfrec.answers.similar import nearest
     from mrfrec.cli.names import ItemNames
     from mrfrec.cli.show import ONE_FORMATS, kind_of, progress_bar, write_rows
-    from mrfrec.data.catalogue import rows_of
     from mrfrec.models.registry import load
 
     if (item is None) != all_items:
@@ -224,7 +224,7 @@ def similar(
         catalogue = opened.catalogue
         known = ItemNames(catalogue).find(item)
         found = nearest(opened.fitted_, catalogue.position(known), check_count("k", k))
-        columns = catalogue.neighbor_columns(*found)
+        columns = neighbor_columns(catalogue, *found)
         if not columns["item"]:
             note(f"no item goes with {known}, says this {type(opened).__name__}")
         write_rows(rows_of(columns), list(columns), catalogue, kind, results.output)
@@ -257,10 +257,10 @@ def explain(
       mrfrec explain shop.mrf --history milk,bread --item butter
       mrfrec explain shop.mrf --user 42 --item butter --format json
     """
+    from mrfrec.answers.columns import reason_columns, rows_of
     from mrfrec.answers.reasons import explanation
     from mrfrec.cli.names import ItemNames, find_users
     from mrfrec.cli.show import ONE_FORMATS, kind_of, write_rows
-    from mrfrec.data.catalogue import rows_of
     from mrfrec.models.registry import load
 
     if (history is None) == (user is None):
@@ -276,7 +276,7 @@ def explain(
         (whose["user"],) = find_users(opened, [user], None)
     known = names.find(item)
     found, base = explanation(opened.fitted_, known, **whose)
-    columns = catalogue.reason_columns(catalogue.position(known), found, base)
+    columns = reason_columns(catalogue, catalogue.position(known), found, base)
     if kind == "table":
         if base:  # its row has no item: show its title there
             columns["item"][-1], columns["title"][-1] = columns["title"][-1], None

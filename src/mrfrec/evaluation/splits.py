@@ -20,7 +20,7 @@ from mrfrec.data.events import Events
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.heldout import FEWEST, by_lowest_hash, hashed, hidden_entries, only_entries
 from mrfrec.data.ids import Ids, Places
-from mrfrec.data.interactions import Interactions, only
+from mrfrec.data.interactions import Interactions, keep_pairs
 from mrfrec.errors import DataError
 
 T = TypeVar("T")
@@ -337,7 +337,7 @@ def by_hash(
                 f"{(lengths >= FEWEST).sum():,} have {FEWEST} items or more. Hold out another share "
                 "(heldout), or wait for more data."
             )
-    training = Interactions(*only(X, data.users, data.items, data.titles, trained), copy=False)
+    training = Interactions(*keep_pairs(X, data.users, data.items, data.titles, trained), copy=False)
     training.features = None if data.features is None else data.features.over(training.items)
     items = np.flatnonzero(np.bincount(X.indices[trained], minlength=data.n_items))
     of_items = hashed(data.items, items)

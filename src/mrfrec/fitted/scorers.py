@@ -233,7 +233,7 @@ class LowRankScorer(Scorer):
         ptr, items = self.histories.ptr[first : last + 1], self.histories.items
         span = slice(int(ptr[0]), int(ptr[-1]))
         user = np.repeat(np.arange(last - first), np.diff(ptr))
-        out[user, items[span]] -= self._values[span] * self._low_rank.own[items[span]]
+        out[user, items[span]] -= self._values[span] * self._low_rank.diagonal[items[span]]
         return out
 
     def _add_many(self, first: int, last: int, out: Array, selection: Selection | None) -> None:
@@ -253,7 +253,7 @@ class LowRankScorer(Scorer):
         factor = read_only(np.ones(len(V), out.dtype) if selection.factor is None else selection.factor)
         hide_ptr, hide_items, _ = for_kernels(selection.hidden, out.dtype)
         kernels.add_where_best(
-            about, h, V, np.linalg.norm(h, axis=1), low.lengths[0].astype(out.dtype), low.rounding, factor,
+            about, h, V, np.linalg.norm(h, axis=1), low.norms[0].astype(out.dtype), low.rounding, factor,
             hide_ptr[first : last + 1], hide_items, np.arange(len(V), dtype=np.int32),
             np.empty(len(V), np.int32), np.empty(selection.k, np.int32), np.empty(selection.k, out.dtype),
             out,
@@ -271,7 +271,7 @@ class LowRankScorer(Scorer):
         factor = read_only(np.ones(m, out.dtype) if selection.factor is None else selection.factor)
         tried = min(_TRIED_PER_K * k, m)
         kernels.add_where_best_of_one(
-            h[0], V, low.reach(h[0]), low.lengths, low.rounding, _UNDERFLOW, factor,
+            h[0], V, low.norm_bounds(h[0]), low.norms, low.rounding, _UNDERFLOW, factor,
             items[ptr[u] : ptr[u + 1]], hide_items[hide_ptr[u] : hide_ptr[u + 1]],
             np.arange(m, dtype=np.int32), np.empty(tried, np.uint32), np.empty(tried, out.dtype),
             np.empty(k, np.uint32), np.empty(k, out.dtype), np.empty(m, np.uint32), np.empty(m, out.dtype),
@@ -306,7 +306,7 @@ class LowRankScorer(Scorer):
         others = max(len(start) - _TRIED_PER_K * k, 0)
         tried = (start * factor).argpartition(others)[others:]
         enough = np.partition(self._sums(tried, h, start) * factor[tried], -k)[-k]
-        most = (start + low.lengths[0] * low.reach(h)[0]) * factor
+        most = (start + low.norms[0] * low.norm_bounds(h)[0]) * factor
         return np.flatnonzero(most >= enough - low.rounding * abs(enough) - _UNDERFLOW)
 
     def _sums(self, items: Array, h: Array, start: Array) -> Array:

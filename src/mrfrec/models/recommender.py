@@ -18,13 +18,20 @@ import numpy.typing as npt
 
 from mrfrec.answers import publishing, recommending, selection, similar
 from mrfrec.answers import reasons as explaining
+from mrfrec.answers.columns import (
+    SEARCH_COLUMNS,
+    reason_columns,
+    recommendation_columns,
+    rows_of,
+    search_columns,
+)
 from mrfrec.answers.people import UnknownIds, matrix_rows, people_of, validation_rows
 from mrfrec.answers.publishing import Form, WriteOptions
 from mrfrec.answers.question import ItemFilter, Question
 from mrfrec.bars import showing
 from mrfrec.checks import check_count, check_flag, check_frames
 from mrfrec.core.rows import Rows
-from mrfrec.data.catalogue import SEARCH_COLUMNS, Catalogue, Columns, DataSize, rows_of
+from mrfrec.data.catalogue import Catalogue, Columns, DataSize
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.engines.machine import memory_budget
@@ -436,8 +443,8 @@ class Recommender(Parameterized, ABC):
         fitted, question = self.fitted_, Question(**options)
         people = people_of(fitted, users, history)
         batches = recommending.recommend(fitted, runtime_of(self), people, question, unknown=unknown)
-        columns = map(fitted.catalogue.recommendation_columns, batches)
-        rows = [row for batch in columns for row in rows_of(batch)]
+        tables = (recommendation_columns(fitted.catalogue, batch) for batch in batches)
+        rows = [row for table in tables for row in rows_of(table)]
         return Answer(rows, {each.parameter: each.ids for each in unknown})
 
     def recommend_to(
@@ -527,7 +534,7 @@ class Recommender(Parameterized, ABC):
         """
         fitted = self.fitted_
         parts, base = explaining.explanation(fitted, item, user=user, history=history, novelty=novelty)
-        columns = fitted.catalogue.reason_columns(fitted.catalogue.position(item), parts, base)
+        columns = reason_columns(fitted.catalogue, fitted.catalogue.position(item), parts, base)
         return self._frame(fitted, [columns], columns)
 
     def search(self, text: str, k: int = 10) -> Any:
@@ -538,7 +545,7 @@ class Recommender(Parameterized, ABC):
         if not isinstance(text, str):
             raise ParameterError("text", "a string", text)
         fitted = self.fitted_
-        columns = fitted.catalogue.search_columns(text, check_count("k", k))
+        columns = search_columns(fitted.catalogue, text, check_count("k", k))
         return self._frame(fitted, [columns], SEARCH_COLUMNS)
 
     # ── files, and more or fewer events ───────────────────────────────────────────────────────────

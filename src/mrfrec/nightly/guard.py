@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mrfrec.data.catalogue import name_with_id, rows_of, shortened
+from mrfrec.answers.columns import rows_of
+from mrfrec.data.catalogue import name_with_id, shortened
 from mrfrec.data.heldout import hashed
 from mrfrec.data.ids import Ids
 from mrfrec.data.interactions import Interactions

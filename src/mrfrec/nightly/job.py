@@ -16,8 +16,8 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 from pydantic import model_validator as check_section
 
+from mrfrec.answers.columns import RECOMMENDATION_COLUMNS, SIMILAR_COLUMNS
 from mrfrec.answers.question import Question
-from mrfrec.data.catalogue import RECOMMENDATION_COLUMNS, SIMILAR_COLUMNS
 from mrfrec.data.provenance import Origin
 from mrfrec.errors import DataError, MrfrecError, ParameterError
 from mrfrec.evaluation.metrics import parse
@@ -112,7 +112,7 @@ class SourceRules(JobSection):
         options = check_reading(self.reading)
         if self.mode == "update":
             # A moving window needs the times of the pairs, which binary data has.
-            times = None if options.weighs else np.empty(0, np.int64)
+            times = None if options.rows_have_weights else np.empty(0, np.int64)
             limits = {name: limit for name, limit in options.limits().items() if limit}
             Origin({**options.rules(), **limits}, times=times).check_can_grow()
         return self

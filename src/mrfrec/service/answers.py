@@ -8,11 +8,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mrfrec.answers import recommending
+from mrfrec.answers.columns import (
+    Recommendations,
+    as_python,
+    neighbor_columns,
+    reason_columns,
+    rows_of,
+    search_columns,
+)
 from mrfrec.answers.people import People, UnknownIds, people_of, people_with_values
 from mrfrec.answers.question import Question
 from mrfrec.answers.reasons import explanation
 from mrfrec.answers.similar import nearest
-from mrfrec.data.catalogue import Catalogue, Recommendations, as_python, rows_of
+from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.ids import Id, Ids
 from mrfrec.models.parameters import runtime_of
 from mrfrec.models.recommender import Recommender
@@ -108,18 +116,22 @@ def _rows(model: Recommender, batch: Recommendations) -> Iterable[list[Row]]:
             }
             for item, title, x, rank, known in zip(*columns, strict=True)
         ]
-        if batch.base is not None and batch.reasons is not None and batch.amounts is not None:
-            because = batch.reasons[user, :count].tolist(), batch.amounts[user, :count].tolist()
-            reasons = {
+        if batch.parts is not None:
+            bases, others, amounts = (part[user, :count] for part in batch.parts)
+            named_others = {
                 item: {"item": catalogue.items[item], "title": catalogue.short_title(item)}
-                for item in {item for each in because[0] for item in each if item >= 0}
+                for item in np.unique(others[others >= 0]).tolist()
             }
-            bases = as_python(batch.base[user, :count])
-            for row, target, base, *each in zip(rows, items.tolist(), bases, *because, strict=True):
+            parts = as_python(bases), others.tolist(), amounts.tolist()
+            for row, target, base, *reasons in zip(rows, items.tolist(), *parts, strict=True):
                 row["base"] = base
                 row["reasons"] = [
-                    {**reasons[item], "contribution": x, **_features_of_both(catalogue, target, item)}
-                    for item, x in zip(*each, strict=True)
+                    {
+                        **named_others[item],
+                        "contribution": amount,
+                        **_features_of_both(catalogue, target, item),
+                    }
+                    for item, amount in zip(*reasons, strict=True)
                     if item >= 0
                 ]
         yield rows
@@ -133,12 +145,12 @@ def _features_of_both(catalogue: Catalogue, item: int, other: int) -> Row:
 
 def similar(model: Recommender, position: int, k: int) -> list[Row]:
     """Return the items that go with an item, strongest first."""
-    return list(rows_of(model.catalogue.neighbor_columns(*nearest(model.fitted_, position, k))))
+    return list(rows_of(neighbor_columns(model.catalogue, *nearest(model.fitted_, position, k))))
 
 
 def search(model: Recommender, text: str, k: int) -> list[Row]:
     """Find items by id or title."""
-    return list(rows_of(model.catalogue.search_columns(text, k)))
+    return list(rows_of(search_columns(model.catalogue, text, k)))
 
 
 def item(model: Recommender, position: int) -> Row:
@@ -197,7 +209,7 @@ def explain(
         whose = {"history": {each: usual if x is None else x for each, x in history.items() if each in known}}
     contributions, base = explanation(model.fitted_, item, novelty=novelty, **whose)
     place = catalogue.position(item)
-    columns = catalogue.reason_columns(place, contributions, base)
+    columns = reason_columns(catalogue, place, contributions, base)
     columns.pop("both", None)  # which is text, for tables
     rows = list(rows_of(columns))
     for row, part in zip(rows, contributions, strict=False):  # the base score has no features

@@ -8,18 +8,18 @@ from contextlib import contextmanager
 from typing import Any, Self
 from urllib.parse import quote
 
-from mrfrec.answers.question import Question
-from mrfrec.checks import check_count, check_frames, check_number, missing_extra, warn
-from mrfrec.data.catalogue import (
+from mrfrec.answers.columns import (
     NEIGHBOR_COLUMNS,
     REASON_COLUMNS,
     RECOMMENDATION_COLUMNS,
     SEARCH_COLUMNS,
     SIMILAR_COLUMNS,
     because_text,
-    name_with_id,
-    said_of,
+    shared_features_text,
 )
+from mrfrec.answers.question import Question
+from mrfrec.checks import check_count, check_frames, check_number, missing_extra, warn
+from mrfrec.data.catalogue import name_with_id
 from mrfrec.data.ids import Id, Ids, as_list
 from mrfrec.errors import DataError, MrfrecError, ParameterError, ServiceError
 
@@ -321,10 +321,10 @@ def _warn_of_unknown(answers: Iterable[Answer]) -> None:
 
 
 def _because(row: Mapping[str, Any]) -> str:
-    parts = (
-        (name_with_id(one["item"], one["title"]) + said_of(one.get("both") or ()), one["contribution"])
-        for one in row["reasons"]
-    )
+    parts = []
+    for reason in row["reasons"]:
+        shared = shared_features_text(reason.get("both") or ())
+        parts.append((name_with_id(reason["item"], reason["title"]) + shared, reason["contribution"]))
     return because_text(row["base"], parts)
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.core import costs, fitting, statistics
-from mrfrec.core.engine import WORDS, Engine
+from mrfrec.core.engine import STAGE_NAMES, Engine
 from mrfrec.core.low_rank import LowRank
 from mrfrec.core.metrics import discounts, ideal_gains, mean_and_error
 from mrfrec.core.plan import Plan, Settings, decide
@@ -132,7 +132,7 @@ def scores(
     owner = np.repeat(np.arange(histories.shape[0]), np.diff(histories.indptr))
     place = column[histories.indices]
     own = place >= 0
-    low[owner[own], place[own]] -= histories.data[own] * low_rank.own[histories.indices[own]]
+    low[owner[own], place[own]] -= histories.data[own] * low_rank.diagonal[histories.indices[own]]
     return base, low
 
 
@@ -220,7 +220,7 @@ class _Trials:
             done = self._done + self._cost(of_fit)
             if self._progress is not None:
                 units = (max(round(1e6 * x), 1) for x in (self._done, max(self._plan.seconds, done)))
-                self._progress(WORDS["measure"], *units)
+                self._progress(STAGE_NAMES["measure"], *units)
             self._done = done
             base, spread = self._scores(of_fit)
             factors = novelty_factors(self._popularity, point["novelty"], self._asked.ranked)
