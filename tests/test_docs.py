@@ -17,6 +17,7 @@ from experiments.run import EXPERIMENTS
 from mrfrec.models.mrf.model import PAPER
 from mrfrec.models.registry import MODELS, model_class
 from mrfrec.service import ServiceSettings
+
 from pages import check_results, faults, messages_in
 
 ROOT = Path(__file__).parents[1]
@@ -118,7 +119,7 @@ def test_guide_names_every_parameter_of_the_mrf() -> None:
 def test_every_promise_of_the_readme_has_tests() -> None:
     section = (ROOT / "README.md").read_text().split("## What is promised")[1].split("\n## ")[0]
     assert re.findall(r"^- \*\*(.+?)\*\*", section, flags=re.MULTILINE) == list(PROMISES)
-    sources = "".join(path.read_text() for path in (ROOT / "tests").glob("*.py"))
+    sources = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
     for name in chain.from_iterable(PROMISES.values()):
         assert f"def {name}(" in sources, name
 
