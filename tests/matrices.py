@@ -28,6 +28,14 @@ def random_matrix(seed: int, users: int = 120, items: int = 45, *, real: bool = 
     return X
 
 
+def clusters(seed: int, users: int) -> Matrix:
+    """Everybody likes one of six groups of ten items, and a few others."""
+    rng = np.random.default_rng(seed)
+    group = np.arange(60) // 10
+    likely = np.where(group == rng.integers(0, 6, users)[:, None], 0.6, 0.04)
+    return (rng.random((users, 60)) < likely).astype(np.float64)
+
+
 def events_of(X: Matrix) -> Events:
     """The pairs that are not 0, user by user."""
     user, item = np.nonzero(X)

@@ -1,6 +1,5 @@
 """The autoencoders against dense networks in plain PyTorch; how they are trained and saved."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +12,6 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from experiments import autoencoders as script
-from experiments import dense_training, untuned
 from mrfrec import (
     DataError,
     MemoryPlanError,
@@ -23,13 +20,12 @@ from mrfrec import (
     load,
 )
 from mrfrec.core.rows import Rows
-from mrfrec.evaluation import leave_out
 from mrfrec.models import CDAE, MultDAE, MultVAE
 from mrfrec.models.baselines import networks
 from mrfrec.models.baselines import training as training_loop
 from mrfrec.models.baselines.autoencoders import Autoencoder
 
-from matrices import events_of, random_matrix
+from matrices import clusters, random_matrix
 from naive_evaluation import ndcg
 
 Matrix = npt.NDArray[np.float64]
@@ -54,14 +50,6 @@ def matrix(seed: int = 4, *, real: bool = False, users: int = 90, items: int = 3
 
 def rows_of(X: Matrix) -> Rows:
     return Rows.of(sp.csr_array(X))
-
-
-def clusters(seed: int, users: int) -> Matrix:
-    """Everybody likes one of six groups of ten items, and a few others."""
-    rng = np.random.default_rng(seed)
-    group = np.arange(60) // 10
-    likely = np.where(group == rng.integers(0, 6, users)[:, None], 0.6, 0.04)
-    return (rng.random((users, 60)) < likely).astype(np.float64)
 
 
 def questions(users: int) -> tuple[Any, Any]:
@@ -194,16 +182,15 @@ def test_validation_is_the_mean_ndcg() -> None:
     found = training_loop._ValidationUsers((rows_of(shown), rows_of(targets)), r, "cpu").ndcg(
         training.weights
     )
-    arrays = {name: w.detach().numpy() for name, w in training.weights.items()}
-    m = shown.shape[1]
-    ranked = script.top_items(arrays, r, rows_of(shown), m, "cpu")
+    people = networks.DeviceRows(rows_of(shown), r, "cpu")
+    ranked = torch.cat([*networks.ranked(training.weights, r, people, shown.shape[1])]).numpy()
     each = []
     for items, seen, wanted in zip(ranked, shown, targets, strict=True):
-        assert sorted(items) == list(range(m))
+        assert sorted(items) == list(range(shown.shape[1]))
         left = [i for i in items if seen[i] == 0]
         assert list(items[: len(left)]) == left
         if wanted.any():
-            each.append(ndcg(left, set(np.flatnonzero(wanted)), m))
+            each.append(ndcg(left, set(np.flatnonzero(wanted)), shown.shape[1]))
     assert len(each) < len(shown)
     assert found == pytest.approx(np.mean(each), rel=1e-9)
 
@@ -400,65 +387,6 @@ def test_data_that_cannot_be_learned_from_is_refused(kind: str) -> None:
         for device in ("cuda", "cuda:1"):
             with pytest.raises(ParameterError, match="device must be a device that PyTorch finds; got 'cuda"):
                 made(kind, device=device).fit(sp.csr_array(X))
-
-
-# ── the script for a machine with a GPU ───────────────────────────────────────────────────────────
-
-
-@KINDS
-def test_dense_training_takes_the_same_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "randn", lambda shape, **_: torch.zeros(shape))
-    rows = rows_of(clusters(1, 120))
-    r = made(kind, dropout=0.0, batch=30, l2=0.1)
-    usual = networks.Trainer(r, rows, "cpu")
-    dense = dense_training.DenseTrainer(r, dense_training.dense(rows, "cpu"), rows.width)
-    for epoch in (1, 2, 3):
-        loss = usual.epoch(epoch, lambda _: None)
-        assert float(dense.epoch(epoch)) == pytest.approx(loss, rel=1e-6)
-    for name, w in dense.predicting().items():
-        torch.testing.assert_close(w, usual.weights[name].detach(), rtol=1e-5, atol=1e-6)
-    people = clusters(2, 40)
-    shown, targets = rows_of(people), rows_of(clusters(3, 40) * (people == 0))
-    expected = training_loop._ValidationUsers((shown, targets), r, "cpu").ndcg(usual.weights)
-    found = dense.ndcg(dense_training.questions(shown, targets, "cpu"))
-    assert float(found) == pytest.approx(expected, rel=1e-5)
-
-
-def test_a_search_moves_along_the_ladders_until_nothing_is_better() -> None:
-    asked = []
-
-    def value(parameters: dict[str, Any]) -> float:
-        asked.append(parameters)
-        return -abs(float(parameters["dropout"]) - 0.2) - abs(int(parameters["hidden"]) - 1000)
-
-    best = script.search({"dropout": 0.5, "hidden": 600}, ("dropout", "hidden+"), value)
-    assert best == {"dropout": 0.2, "hidden": 1000}
-    assert {"dropout": 0.1, "hidden": 600} in asked
-    assert {"dropout": 0.2, "hidden": 1500} in asked
-    assert script.search(best, ("dropout",), lambda _: None) == best
-
-
-def test_trials_are_kept_and_the_search_goes_on_from_them(tmp_path: Path) -> None:
-    split = leave_out(events_of(clusters(1, 90)), 2)
-    script.export(split, tmp_path / "data.npz")
-    read = untuned.split_of(tmp_path / "data.npz")
-    for written, given in ((read, split), (read.for_tuning(), split.for_tuning())):
-        assert (written.training.matrix != given.training.matrix).nnz == 0
-        assert written.test.targets.sum() == given.test.targets.sum()
-    small = json.dumps({"batch": 30, "epochs": 4})
-    for trials in (2, 3):
-        script.main(
-            [str(tmp_path / "data.npz"), str(tmp_path), "gowalla", "MultDAE", "--trials", str(trials),
-             "--set", small, "--device", "cpu"]
-        )  # fmt: skip
-        found = json.loads((tmp_path / "gowalla-MultDAE.json").read_text())
-        assert [trial["recipe"]["dropout"] for trial in found][:2] == [0.5, 0.6]
-        assert len(found) == trials
-    with np.load(tmp_path / "gowalla-MultDAE.npz") as file:
-        facts, ranked = json.loads(str(file["facts"])), file["ranked"]
-    best = max((t for t in found if not t["ended"]), key=lambda t: t["ndcg@100"])
-    assert facts["recipe"]["epochs"] == best["best_epoch"]
-    assert ranked.shape == split.test.shown.shape
 
 
 # ── on a GPU ──────────────────────────────────────────────────────────────────────────────────────
