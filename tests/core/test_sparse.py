@@ -98,16 +98,16 @@ CASES: dict[str, tuple[Matrix, float, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("by_columns", [False, True])
 @pytest.mark.parametrize("r", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("name", CASES)
-def test_sparse_equals_naive_for(
-    name: str, r: float, by_columns: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if by_columns:
-        monkeypatch.setattr(pattern, "_MOST_PAIRS", 0)
+def test_sparse_equals_naive_for(name: str, r: float, monkeypatch: pytest.MonkeyPatch) -> None:
     X, threshold, parameters = CASES[name]
-    _, A, count = check(X, threshold, r=r, **parameters)
+    model, A, count = check(X, threshold, r=r, **parameters)
+    monkeypatch.setattr(pattern, "_MOST_PAIRS", 0)
+    by_columns = fit(X, l2=1.0, threshold=threshold, r=r, **parameters)
+    np.testing.assert_array_equal(by_columns.pattern_.toarray(), A)
+    np.testing.assert_array_equal(by_columns.weights_.toarray(), model.weights_.toarray())
+    assert by_columns.n_blocks_ == model.n_blocks_
     if "cap" in name:  # bites, and makes the pattern asymmetric
         most = parameters["max_neighbors"]
         assert A.sum(axis=0).max() == most

@@ -19,7 +19,7 @@ from mrfrec import MRF, Client, DataError, Interactions, MrfrecWarning, Paramete
 from mrfrec.service import ServiceSettings, create_app
 
 from matrices import random_matrix
-from servers import save_keys, save_shop, save_tagged, serving
+from servers import posted, save_keys, save_shop, save_tagged, serving
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +115,8 @@ def test_a_client_answers_as_the_model_does(url: str, files: dict[str, Path], na
 def test_features_in_common_are_lists_in_every_answer(url: str) -> None:
     asked = {"model": "tagged", "history": ["p0"]}
     body = {**asked, "allow": ["p12"], "k": 1, "reasons": 1}
-    reasons = httpx.post(f"{url}/v1/recommend", json=body).json()["items"][0]["reasons"]
-    parts = httpx.post(f"{url}/v1/explain", json={**asked, "item": "p12"}).json()["contributions"]
+    reasons = posted(f"{url}/v1/recommend", json=body).json()["items"][0]["reasons"]
+    parts = posted(f"{url}/v1/explain", json={**asked, "item": "p12"}).json()["contributions"]
     assert reasons[0]["both"] == parts[0]["both"]
     assert parts[0]["both"][0].startswith("<b>tag ")
     assert "both" not in parts[-1]  # the base score

@@ -34,7 +34,7 @@ from mrfrec.service.problems import ProblemError
 from mrfrec.service.queue import WorkQueue
 from mrfrec.service.served import ServedModels
 
-from servers import ASK, JSON, asking, eventually, raw, save_keys, sent, serving
+from servers import ASK, JSON, asking, eventually, got, posted, raw, save_keys, sent, serving
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_the_file_of_keys_is_read_anew(shop: Path, tmp_path: Path) -> None:
     with serving(app) as url:
 
         def ask(key: str) -> int:
-            return httpx.get(f"{url}/v1/models", headers={"X-API-Key": key}).status_code
+            return got(f"{url}/v1/models", headers={"X-API-Key": key}).status_code
 
         new, _ = save_keys(file)
         reload(app)
@@ -269,18 +269,18 @@ def test_beyond_the_queue_it_is_503_at_once(
         try:
             eventually(lambda: app.state.load.requests == 2)
             start = time.monotonic()
-            refused = httpx.post(f"{url}/v1/recommend", content=b"not even JSON")
+            refused = posted(f"{url}/v1/recommend", content=b"not even JSON")
             assert time.monotonic() - start < 1
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
             assert refused.headers["content-type"] == "application/problem+json"
             assert "1 refused since" in caplog.text
-            assert httpx.get(f"{url}/ready").status_code == 503
-            assert httpx.get(f"{url}/health").status_code == 200
-            assert "mrfrec_queue 2.0" in httpx.get(f"{url}/metrics").text
+            assert got(f"{url}/ready").status_code == 503
+            assert got(f"{url}/health").status_code == 200
+            assert "mrfrec_queue 2.0" in got(f"{url}/metrics").text
         finally:
             go_on.set()
         assert [each.result().status_code for each in held] == [200, 200]
-        assert httpx.get(f"{url}/ready").status_code == 200
+        assert got(f"{url}/ready").status_code == 200
 
 
 # ── responses ─────────────────────────────────────────────────────────────────────────────────────
@@ -709,5 +709,5 @@ def test_connection_goes_on_after_a_refusal_for_lack_of_room(shop: Path, prefix:
         assert found.startswith(b"HTTP/1.1 503 ")
         assert b"x-frame-options: DENY" in found
         assert b"HTTP/1.1 200 " in found
-        counted = httpx.get(f"{url}/metrics").text
+        counted = got(f"{url}/metrics").text
     assert 'mrfrec_requests_total{model="",route="/v1/recommend",status="503"} 1.0' in counted

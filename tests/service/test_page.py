@@ -20,7 +20,7 @@ from mrfrec.service import ServiceSettings, create_app
 from mrfrec.service.graph import NARROW, WIDE, draw
 
 from odd_models import ODD, TITLES, fitted
-from servers import asking, save_shop, save_tagged, serving
+from servers import CLIENT, asking, save_shop, save_tagged, serving
 
 NAMES = ["shop", "odd", "numbers", "untitled", "one", "popular", "wmf", "dae", "tagged"]
 VOID = {"input", "link", "meta", "img", "rect", "line", "circle", "path"}
@@ -98,7 +98,7 @@ def url(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def client(url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=url, timeout=60) as client:
+    with httpx.Client(base_url=url, timeout=60, **CLIENT) as client:
         yield client
 
 

@@ -26,7 +26,21 @@ from mrfrec.errors import DataError
 from mrfrec.service import ServiceSettings, create_app, serve
 from mrfrec.service.keys import new_key
 
-from servers import ASK, Command, asking, eventually, is_running, post, received, save_shop, sent, serving
+from servers import (
+    ASK,
+    CLIENT,
+    Command,
+    asking,
+    eventually,
+    got,
+    is_running,
+    post,
+    posted,
+    received,
+    save_shop,
+    sent,
+    serving,
+)
 
 
 @pytest.mark.slow
@@ -35,23 +49,23 @@ def test_killed_workers_are_replaced_while_others_answer_and_end_with_their_pare
     with Command(tmp_path, file, "--workers", "2", "--log", "off") as service:
         _wait_for_workers(service.url, 2)
         for _ in range(10):
-            assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
+            assert posted(f"{service.url}/v1/recommend", json=ASK).status_code == 200
         first, second = service.workers
         file.rename(tmp_path / "elsewhere")
         os.kill(first, signal.SIGKILL)
         eventually(lambda: not is_running(first))
         for _ in range(10):  # connections that the dead one had not accepted, the other accepts
-            assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
+            assert posted(f"{service.url}/v1/recommend", json=ASK).status_code == 200
         service.wait_for("waits: ")
         assert f"[{first}] died" in service.log
         for _ in range(50):  # each over a connection of its own: a worker without its model takes none
-            assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
-        metrics = httpx.get(f"{service.url}/metrics").text
+            assert posted(f"{service.url}/v1/recommend", json=ASK).status_code == 200
+        metrics = got(f"{service.url}/metrics").text
         assert "mrfrec_workers 1.0" in metrics
         (answered,) = re.findall(r'route="/v1/recommend",status="200"} ([\d.]+)', metrics)
         assert float(answered) >= 69  # those of the dead one, too; it may have died before the last
         (tmp_path / "elsewhere").rename(file)
-        eventually(lambda: "mrfrec_workers 2.0" in httpx.get(f"{service.url}/metrics").text, 60)
+        eventually(lambda: "mrfrec_workers 2.0" in got(f"{service.url}/metrics").text, 60)
         service.wait_for("starts", 3)
         assert is_running(second)
         assert is_running(service.workers[2])
@@ -116,7 +130,7 @@ def test_sighup_while_it_starts_is_no_end(shop: Path, tmp_path: Path) -> None:
         time.sleep(0.02)
     with service:
         service.wait_for("opened", 3)
-        assert httpx.post(f"{service.url}/v1/recommend", json=ASK).status_code == 200
+        assert posted(f"{service.url}/v1/recommend", json=ASK).status_code == 200
         assert service.stop() == 0
 
 
@@ -153,11 +167,11 @@ def test_worker_that_starts_during_a_reload_has_the_new_model(tmp_path: Path) ->
         service.wait_for("startup complete", 2)
         _kill_and_wait_for_another(service, service.workers[0])
         new.replace(file)
-        assert httpx.post(f"{service.url}/v1/models/m/reload").json()["fingerprint"] == fingerprint
+        assert posted(f"{service.url}/v1/models/m/reload").json()["fingerprint"] == fingerprint
         service.wait_for("startup complete", 3, seconds=25)
 
         def answering() -> set[str]:
-            answers = (httpx.post(f"{service.url}/v1/recommend", json=ASK) for _ in range(30))
+            answers = (posted(f"{service.url}/v1/recommend", json=ASK) for _ in range(30))
             return {answer.headers["mrfrec-model"] for answer in answers}
 
         eventually(lambda: answering() == {f"m; {fingerprint}"})
@@ -221,12 +235,15 @@ def test_what_is_under_way_is_finished_when_told_to_stop(
         assert service.process.wait(10) == 0
         assert "Traceback" not in service.log
         with pytest.raises(httpx.ConnectError):
-            httpx.get(f"{service.url}/health")
+            got(f"{service.url}/health")
 
 
 @pytest.mark.slow
 def test_nobody_loses_an_answer_while_connections_drain(shop: Path, tmp_path: Path) -> None:
-    with Command(tmp_path, shop, "--drain", 3) as service, httpx.Client(base_url=service.url) as client:
+    with (
+        Command(tmp_path, shop, "--drain", 3) as service,
+        httpx.Client(base_url=service.url, **CLIENT) as client,
+    ):
         assert client.get("/ready").status_code == 200
         answers = [client.post("/v1/recommend", json=ASK)]
         service.process.send_signal(signal.SIGTERM)
@@ -250,8 +267,7 @@ def test_sighup_reloads_models_and_keys_in_all_workers(shop: Path, tmp_path: Pat
 
         def statuses(key: str) -> set[int]:
             return {
-                httpx.get(f"{service.url}/v1/models", headers={"X-API-Key": key}).status_code
-                for _ in range(10)
+                got(f"{service.url}/v1/models", headers={"X-API-Key": key}).status_code for _ in range(10)
             }
 
         assert (statuses(old), statuses(new)) == ({200}, {401})
@@ -273,7 +289,7 @@ def test_a_reload_reaches_all_workers_without_a_look_at_the_file(tmp_path: Path)
     def ask(url: str) -> int:
         count = 0
         while not stop.is_set():  # over connections of their own, which any worker accepts
-            assert httpx.post(f"{url}/v1/recommend", json=ASK).status_code == 200
+            assert posted(f"{url}/v1/recommend", json=ASK).status_code == 200
             count += 1
         return count
 
@@ -282,14 +298,14 @@ def test_a_reload_reaches_all_workers_without_a_look_at_the_file(tmp_path: Path)
         asked = asking.submit(ask, service.url)
         try:
             new.replace(file)
-            assert httpx.post(f"{service.url}/v1/models/m/reload").json()["fingerprint"] == fingerprint
+            assert posted(f"{service.url}/v1/models/m/reload").json()["fingerprint"] == fingerprint
             service.wait_for(f"{fingerprint} replaces", 4)  # the one that was asked, and all three
             new.write_bytes(b"nonsense")
             new.replace(file)
-            assert httpx.post(f"{service.url}/v1/models/m/reload").status_code == 422
+            assert posted(f"{service.url}/v1/models/m/reload").status_code == 422
             time.sleep(1)  # the others would have heard of it
             assert service.log.count("stays as it is") == 1
-            assert httpx.post(f"{service.url}/v1/models/other/reload").status_code == 404
+            assert posted(f"{service.url}/v1/models/other/reload").status_code == 404
         finally:
             stop.set()
         assert asked.result() > 0
@@ -304,7 +320,7 @@ def _wait_for_workers(url: str, count: int) -> None:
         seen.add(client.get(f"{url}/health").headers["x-request-id"][:8])
         return len(seen) == count
 
-    with httpx.Client(headers={"Connection": "close"}, timeout=60) as client:
+    with httpx.Client(headers={"Connection": "close"}, timeout=60, **CLIENT) as client:
         eventually(all_have, 60)
 
 
@@ -371,7 +387,7 @@ def test_models_are_exchanged_under_load_without_a_failed_or_mixed_answer(tmp_pa
     with (
         serving(app) as url,
         ThreadPoolExecutor(4) as pool,
-        httpx.Client(base_url=url, timeout=60) as client,
+        httpx.Client(base_url=url, timeout=60, **CLIENT) as client,
     ):
         asking = [pool.submit(ask) for _ in range(4)]
         try:
@@ -458,7 +474,7 @@ def test_it_serves_though_nobody_listens_to_its_messages(shop: Path) -> None:
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(url).status_code == 200
+        return got(url).status_code == 200
     except httpx.HTTPError:
         return False
 
