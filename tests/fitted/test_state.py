@@ -50,7 +50,7 @@ def answers(model: Recommender) -> list[Any]:
 def lines_of(change: Change, model: Recommender) -> list[tuple[str, int]]:
     """Return the lines of the package that a change runs, each once, in order.
 
-    Of `core` and `engines`, which know no model, every tenth will do.
+    Of the packages that know no model, every tenth will do.
     """
     found: dict[tuple[str, int], None] = {}
 
@@ -67,7 +67,8 @@ def lines_of(change: Change, model: Recommender) -> list[tuple[str, int]]:
         change(model)
     finally:
         sys.settrace(before)
-    inner = [line for line in found if line[0].startswith((f"{SOURCES}/core", f"{SOURCES}/engines"))]
+    below = tuple(f"{SOURCES}/{name}/" for name in ("core", "engines", "data", "io"))
+    inner = [line for line in found if line[0].startswith(below)]
     return [line for line in found if line not in {*inner} - {*inner[::10]}]
 
 
