@@ -178,7 +178,7 @@ def test_a_task_that_fails_is_named(client: Client) -> None:
 
 
 def test_a_task_that_kills_its_workers_ends_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_PATIENCE", 10.0)  # after some deaths, Dask starts no more workers
+    monkeypatch.setattr(engine, "_PATIENCE", 3.0)  # after some deaths, Dask starts no more workers
     with (
         connected("local:1") as lone,
         ClusterEngine(lone) as workers,
@@ -262,7 +262,7 @@ def test_bad_clients_are_refused(
 def test_a_scheduler_that_goes_away_ends_the_fit_with_one_error(
     table: sp.csr_array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_PATIENCE", 10.0)
+    monkeypatch.setattr(engine, "_PATIENCE", 3.0)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
