@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from scipy.optimize import nnls
-from sklearn.linear_model import ElasticNet
 
 from mrfrec import MemoryPlanError, MrfrecWarning, NumericalError
 from mrfrec.models import SLIM, FsSLIM, ItemKNN
@@ -32,6 +31,8 @@ def elastic_nets(X: Matrix, l1: float, l2: float, allowed: Matrix | None = None,
 
 
 def test_penalties_are_those_of_scikit_learn() -> None:
+    from sklearn.linear_model import ElasticNet  # takes two seconds to load
+
     X, l1, l2 = random_matrix(1), 1.0, 5.0
     weights = SLIM(l1=l1, l2=l2, **EXACT).fit(sp.csr_array(X)).weights_.toarray()
     net = ElasticNet(
