@@ -209,8 +209,11 @@ def test_the_best_of_hard_cases_are_those_of_all_scores(case: str, dtype: str) -
     low = LowRank(V, random.random(m).astype(dtype))
     W = sp.random_array((m, m), density=8 / (m + 7), format="csr", rng=random)
     W.data = given.get("weights", 1.0) * random.integers(-2, 3, W.nnz)
+    W.indices, W.indptr = W.indices.astype(np.int32), W.indptr.astype(np.int32)  # as compiled ahead
     B, had = Rows.of(W.astype(dtype)), np.sort(random.choice(m, given.get("had", 20), replace=False))
-    history = sp.csr_array((np.full(len(had), given.get("value", 1.0)), had, [0, len(had)]), shape=(1, m))
+    X = np.zeros((1, m))
+    X[0, had] = given.get("value", 1.0)
+    history = sp.csr_array(X)
     factor = random.random(m).astype(dtype) + 0.5 if "factor" in given else None
     base = Base(np.zeros(m, dtype), random.permutation(m).astype(np.int32), factor)
 
