@@ -28,9 +28,24 @@ COLUMNS = ["user", "item", "title", "score", "rank", "source"]
 TAKE_NO_NEGATIVE_VALUES = ("WMF", "CDAE", "MultDAE", "MultVAE")
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def kind(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    return KINDS[request.param]
+# Ids and values are read by code that all kinds share: some have both kinds of data, the others one.
+BOTH = ("dense", "sparse", "ItemKNN", "WMF", "MultVAE")
+CASES = [
+    (name, text) for i, name in enumerate(KINDS) for text in (False, True) if name in BOTH or text == i % 2
+]
+
+
+@pytest.fixture(
+    scope="module", params=CASES, ids=lambda case: f"{case[0]}-{'texts' if case[1] else 'values'}"
+)
+def case(request: pytest.FixtureRequest) -> tuple[str, bool]:
+    name, text = request.param
+    return name, text
+
+
+@pytest.fixture(scope="module")
+def kind(case: tuple[str, bool]) -> tuple[str, dict[str, Any]]:
+    return KINDS[case[0]]
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +54,9 @@ def make(kind: tuple[str, dict[str, Any]]) -> Make:
     return lambda **more: build(name, {**parameters, **more})
 
 
-@pytest.fixture(scope="module", params=["integers and values", "texts"])
-def data(request: pytest.FixtureRequest, kind: tuple[str, dict[str, Any]]) -> Interactions:
-    text = request.param == "texts"
+@pytest.fixture(scope="module")
+def data(case: tuple[str, bool], kind: tuple[str, dict[str, Any]]) -> Interactions:
+    text = case[1]
     return named_data(text, real=not text, positive=kind[0] in TAKE_NO_NEGATIVE_VALUES)
 
 
