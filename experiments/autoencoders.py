@@ -202,7 +202,7 @@ class Study:
         margin = min((m for share, m in _BEHIND.items() if here >= share * self.epochs), default=None)
         if best is None or margin is None or here > self.epochs:
             return False
-        return max(h["ndcg"] for h in history) < (1 - margin) * self.value(best, here)
+        return bool(max(h["ndcg"] for h in history) < (1 - margin) * self.value(best, here))
 
     def add(
         self, recipe: Autoencoder, history: list[dict[str, Any]], seconds: float, *, ended: bool
