@@ -1,6 +1,6 @@
 """Train an autoencoder: epochs, early stopping and validation."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -36,12 +36,13 @@ def train(
     device: str,
     needed: int,
     progress: "Progress | None" = None,
+    is_enough: Callable[[list[dict[str, Any]]], bool] = lambda _: False,
 ) -> Trained:
     """Train a network on users × items and keep the epoch with the best validation nDCG.
 
     `validation` holds shown and hidden items of validation users. If None, the share `model.validation` of
     the users is held out. With a share of 0 all epochs are trained and the last is kept. `needed` is about
-    how many bytes it takes.
+    how many bytes it takes. `is_enough` gets the history after each epoch and may end the training.
     """
     if validation is None and model.validation > 0:
         rows, validation = _set_aside(rows, model)
@@ -66,6 +67,8 @@ def train(
             if before is None or ndcg is None or ndcg > before:
                 best, best_epoch = trainer.predicting(), epoch
             history.append({"epoch": epoch, "loss": loss, "ndcg": ndcg})
+            if is_enough(history):
+                break
         report(steps)
         weights = {name: w.cpu().numpy() for name, w in best.items()}
     return weights, history, best_epoch
