@@ -1,6 +1,6 @@
 """Measure time and peak memory of the fits in docs/performance.md.
 
-    python -m benchmarks.bench                 sparse fits, comparison with a plain implementation, real data
+    python -m benchmarks.bench                 sparse fits on synthetic and on real data
     python -m benchmarks.bench msd dense       only these groups (dense, beyond, million: ten minutes each)
     python -m benchmarks.bench limits          each stage beside the time that its arithmetic and memory need
     python -m benchmarks.bench gpu gpu-gowalla gpu-mtg                            on a GPU, where there is one
@@ -44,15 +44,6 @@ def msd() -> sp.csr_array:
 
         CACHE.mkdir(exist_ok=True)
         sp.save_npz(path, interactions(**MSD), compressed=False)  # type: ignore[arg-type]
-    return sp.csr_array(sp.load_npz(path))
-
-
-def msd_quarter() -> sp.csr_array:
-    """Return a quarter of the items of `msd`, small enough for the plain implementation."""
-    path = CACHE / "msd-quarter.npz"
-    if not path.exists() or not (CACHE / "msd.npz").exists():
-        quarter = msd()[:, :10_285]
-        sp.save_npz(path, quarter, compressed=False)
     return sp.csr_array(sp.load_npz(path))
 
 
@@ -166,30 +157,6 @@ def fit_and_check(X: sp.csr_array, **parameters: Any) -> dict[str, Any]:
     return result | {"worst equation": float(np.abs(error[~np.isin(equations, targets)]).max())}
 
 
-def fit_naive(X: sp.csr_array, *, compare: str, **parameters: Any) -> dict[str, Any]:
-    from benchmarks import naive_fit
-
-    start = time.perf_counter()
-    B, blocks = naive_fit.fit(X, **parameters)
-    seconds, peak = time.perf_counter() - start, peak_gb()
-    difference = np.abs(sp.load_npz(compare).toarray() - B).max()
-    return {
-        "seconds": seconds,
-        "peak_gb": peak,
-        "blocks": blocks,
-        "largest weight": float(np.abs(B).max()),
-        "largest difference": float(difference),
-    }
-
-
-def fit_and_keep(X: sp.csr_array, *, keep: str, **parameters: Any) -> dict[str, Any]:
-    """Fit three times, return the median and save the weights to `keep`."""
-    runs = [measure_fit(X, parameters) for _ in range(3)]
-    peak = peak_gb()
-    sp.save_npz(keep, runs[0][0].weights_, compressed=False)
-    return sorted((result for _, result in runs), key=lambda r: float(r["seconds"]))[1] | {"peak_gb": peak}
-
-
 def fit_and_evaluate(X: sp.csr_array, *, test: str, **parameters: Any) -> dict[str, Any]:
     """Fit, and return Recall@20 (hits ÷ targets) and nDCG@20 as published for LightGCN's split."""
     model, result = measure_fit(X, parameters)
@@ -213,11 +180,9 @@ Case = tuple[str, Callable[[], Any], Callable[..., dict[str, Any]], dict[str, An
 def groups(data: Path) -> dict[str, list[Case]]:
     gowalla = data / "gowalla-lightgcn"
     shape = (29_858, 40_981)
-    kept = str(CACHE / "quarter-weights.npz")
     mtg = data / "mtg-players" / "interactions.parquet"
     cuda: dict[str, Any] = {"device": "cuda"}
     wide = {"l2": 3.0, "sparsity": None, **cuda}
-    quarter = {"l2": 1.0, "alpha": 0.75, "threshold": 0.19}
 
     def train() -> sp.csr_array:
         return table(gowalla / "train.parquet", shape)
@@ -231,11 +196,6 @@ def groups(data: Path) -> dict[str, list[Case]]:
             ("MSD-shaped, 0.1 %, r = 0", msd, fit, {"l2": 1.0, "sparsity": 0.001}),
             ("MSD-shaped, 0.5 %, r = 0.5", msd, fit, {"l2": 1.0, "sparsity": 0.005, "r": 0.5}),
             ("MSD-shaped, 0.5 %, r = 0", msd, fit, {"l2": 1.0, "sparsity": 0.005}),
-        ],
-        "naive": [
-            (f"10,285 items, r = {r}, {who}", msd_quarter, measure, {keep: kept, **quarter, "r": r})
-            for r in (0.0, 0.5)
-            for who, measure, keep in (("mrfrec", fit_and_keep, "keep"), ("naive", fit_naive, "compare"))
         ],
         "book-crossing": [
             (
@@ -286,7 +246,7 @@ def groups(data: Path) -> dict[str, list[Case]]:
     }
 
 
-USUAL = ("msd", "limits", "naive", "book-crossing", "gowalla-sparse")
+USUAL = ("msd", "limits", "book-crossing", "gowalla-sparse")
 
 
 def run_one(group: str, number: int, data: Path) -> None:
@@ -334,11 +294,8 @@ def main() -> None:
         if folder and not (options.data / folder).exists():
             print(f"| {group} | skipped: no {folder} in {options.data} | | |")
             continue
-        if group in ("msd", "dense", "limits", "naive", "gpu"):
-            subprocess.run(
-                [sys.executable, "-c", "from benchmarks import bench; bench.msd_quarter()"], check=True
-            )
-        results = []
+        if group in ("msd", "dense", "limits", "gpu"):
+            subprocess.run([sys.executable, "-c", "from benchmarks import bench; bench.msd()"], check=True)
         for number, (name, *_) in enumerate(groups(options.data)[group]):
             command = [
                 sys.executable,
@@ -352,18 +309,11 @@ def main() -> None:
             ]
             output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
             result = json.loads(output.splitlines()[-1])
-            results.append(result)
             rest = {k: v for k, v in result.items() if k not in ("seconds", "peak_gb", "stages")}
             details = [f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in rest.items()]
             stages = ", ".join(f"{k} {v}" for k, v in result.get("stages", {}).items())
             notes = "; ".join(part for part in (stages, ", ".join(details)) if part)
             print(f"| {name} | {result['seconds']:.1f} | {result['peak_gb']:.2f} | {notes} |", flush=True)
-            if group == "naive" and number % 2:
-                fast, slow = results[-2:]
-                print(
-                    f"| naive ÷ mrfrec | {slow['seconds'] / fast['seconds']:.1f} × | "
-                    f"{slow['peak_gb'] / fast['peak_gb']:.1f} × | |"
-                )
 
 
 if __name__ == "__main__":

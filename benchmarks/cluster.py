@@ -23,6 +23,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from mrfrec import MRF
+from mrfrec.models.compiling import warm_up
 
 WORKERS = 2
 SIZES = {  # users, items, interactions
@@ -99,7 +100,7 @@ def cluster() -> Iterator[Any]:
         ) as workers,
         Client(workers) as client,
     ):
-        client.run(MRF(sparsity=0.1).warm_up)
+        client.run(warm_up, MRF(sparsity=0.1))
         yield client
 
 

@@ -272,7 +272,7 @@ def evaluate(model: str) -> None:
     import mrfrec
     from mrfrec.core.kernels.compile import cache_folders
     from mrfrec.data.ids import Ids
-    from mrfrec.evaluation.protocol import measure
+    from mrfrec.evaluation.protocol import evaluate_fitted
     from mrfrec.evaluation.splits import Questions
 
     X = msd()
@@ -288,7 +288,7 @@ def evaluate(model: str) -> None:
     compiled = any(any(folder.glob("*.nbi")) for folder in cache_folders())
     before = status("VmRSS")
     start = time.perf_counter()
-    found = measure(opened, questions)
+    found = evaluate_fitted(opened, questions)
     seconds = time.perf_counter() - start
     print(
         json.dumps(

@@ -17,18 +17,20 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from experiments.dense_training import DEPTH, Course, Verdict, dense, questions, train
 from mrfrec.core.rows import Rows
 from mrfrec.engines.devices import chosen_device
+from mrfrec.errors import NumericalError
 from mrfrec.models.baselines.autoencoders import CDAE, Autoencoder, MultDAE, MultVAE
-from mrfrec.models.baselines.networks import DeviceRows, ranked
+from mrfrec.models.baselines.networks import DeviceRows, needed_bytes, ranked
+from mrfrec.models.baselines.training import train
 
 KINDS: dict[str, type[Autoencoder]] = {"MultVAE": MultVAE, "MultDAE": MultDAE, "CDAE": CDAE}
 DEFAULTS: dict[str, dict[str, Any]] = {kind: model().parameters for kind, model in KINDS.items()}
@@ -81,8 +83,17 @@ SEARCHES["yelp2018"] = SEARCHES["gowalla"]
 _BEHIND = {0.3: 0.02, 0.6: 0.01}
 """A trial ends after this share of its epochs where it is this far behind the best one at the same epoch."""
 
+DEPTH = 100  # items kept of each test user
 _PATIENCE = 40  # where pairs were hidden, a trial ends after so many epochs without a better one
 _LONG = 10  # on validation users, the best trial is trained once more for so many times the epochs
+
+
+class Course(NamedTuple):
+    """The weights of the best epoch, its number and the seconds of a training."""
+
+    weights: dict[str, npt.NDArray[np.float32]]
+    best_epoch: int
+    seconds: float
 
 
 def export(split: Any, path: str | Path) -> None:
@@ -180,32 +191,30 @@ class Study:
         whole = (t for t in self.trials if not t["ended"])
         return max(whole, key=lambda t: t["ndcg@100"], default=None)
 
-    def verdict(self, end: float) -> Callable[[list[dict[str, Any]]], Verdict]:
-        """Return what ends a trial: the time is over, it grows no more, or it is far behind the best one."""
-        best = self.best()
+    def is_enough(self, history: list[dict[str, Any]], end: float) -> bool:
+        """Return whether a trial ends because the time is over or because it grows no more."""
+        top = max(history, key=lambda h: h["ndcg"])
+        return time.monotonic() > end or history[-1]["epoch"] - top["epoch"] >= self.patience
 
-        def asked(history: list[dict[str, Any]]) -> Verdict:
-            here, top = history[-1]["epoch"], max(history, key=lambda h: h["ndcg"])
-            if time.monotonic() > end or here - top["epoch"] >= self.patience:
-                return "enough"
-            margin = min((m for share, m in _BEHIND.items() if here >= share * self.epochs), default=None)
-            if best is None or margin is None or here > self.epochs:
-                return "go on"
-            return "behind" if top["ndcg"] < (1 - margin) * self.value(best, here) else "go on"
-
-        return asked
+    def is_behind(self, history: list[dict[str, Any]]) -> bool:
+        """Return whether a trial is given up, far behind the best one."""
+        best, here = self.best(), history[-1]["epoch"]
+        margin = min((m for share, m in _BEHIND.items() if here >= share * self.epochs), default=None)
+        if best is None or margin is None or here > self.epochs:
+            return False
+        return bool(max(h["ndcg"] for h in history) < (1 - margin) * self.value(best, here))
 
     def add(
-        self, recipe: Autoencoder, course: Course | None, history: list[dict[str, Any]], seconds: float
+        self, recipe: Autoencoder, history: list[dict[str, Any]], seconds: float, *, ended: bool
     ) -> dict[str, Any]:
         top = max(history, key=lambda h: h["ndcg"])
         trial = {
             "kind": self.kind,
             "recipe": recipe.parameters,
-            "ndcg@100": top["ndcg"] if course is None else course.value,
+            "ndcg@100": top["ndcg"],
             "best_epoch": top["epoch"],
             "epochs": history[-1]["epoch"],
-            "ended": course is None,  # given up, far behind the best
+            "ended": ended,  # given up, far behind the best
             "seconds": round(seconds, 2),
             "history": history,
         }
@@ -237,15 +246,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with np.load(asked.data) as data:
         hidden = "tuning_train_items" in data
         training = rows(data, "train")
-        tuned_on = dense(rows(data, "tuning_train") if hidden else training, device)
+        tuned_on = rows(data, "tuning_train") if hidden else training
         test = rows(data, "test_shown")
-        validation = questions(rows(data, "tuning_shown"), rows(data, "tuning_targets"), device)
+        validation = rows(data, "tuning_shown"), rows(data, "tuning_targets")
     study = Study(asked.out / f"{stem}.json", asked.kind, start["epochs"], _PATIENCE if hidden else math.inf)
-    m = training.width
 
     def keep(course: Course, recipe: Autoencoder) -> None:
         torch.set_float32_matmul_precision("highest")
-        items = top_items(course.weights, recipe, test, min(DEPTH, m), device)
+        items = top_items(course.weights, recipe, test, min(DEPTH, training.width), device)
         torch.set_float32_matmul_precision("high")
         facts = {
             "kind": asked.kind, "recipe": recipe.parameters, "seconds": round(course.seconds, 2),
@@ -256,15 +264,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def trained(parameters: Mapping[str, Any]) -> float:
         recipe, before = study.recipe(parameters), study.most_accurate()
-        history: list[dict[str, Any]] = []
-        enough, since = study.verdict(end), time.perf_counter()
+        history = [{"epoch": 0, "loss": math.inf, "ndcg": 0.0}]  # of a training that diverges at once
+        since = time.perf_counter()
 
-        def verdict(so_far: list[dict[str, Any]]) -> Verdict:
+        def ends(so_far: list[dict[str, Any]]) -> bool:
             history[:] = so_far
-            return enough(so_far)
+            return study.is_enough(so_far, end) or study.is_behind(so_far)
 
-        course = train(recipe, tuned_on, m, validation, verdict)
-        trial = study.add(recipe, course, history, time.perf_counter() - since)
+        course = None
+        with suppress(NumericalError):
+            weights, _, best_epoch = train(
+                recipe, tuned_on, validation, device, needed_bytes(recipe, tuned_on), is_enough=ends
+            )
+            if not study.is_behind(history):
+                course = Course(weights, best_epoch, time.perf_counter() - since)
+        trial = study.add(recipe, history, time.perf_counter() - since, ended=course is None)
         if course is not None and not hidden and (before is None or trial["ndcg@100"] > before["ndcg@100"]):
             keep(course, recipe)
         changed = {k: v for k, v in parameters.items() if v != start[k]}
@@ -288,9 +302,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         trained({name: chosen["recipe"][name] for name in start} | {"epochs": _LONG * study.epochs})
     if hidden and (chosen := study.most_accurate()):
         final = study.recipe(chosen["recipe"] | {"epochs": chosen["best_epoch"]})
-        course = train(final, dense(training, device), m, None, lambda _: "go on")
-        assert course is not None
-        keep(course, final)
+        since = time.perf_counter()
+        weights, _, best_epoch = train(final, training, None, device, needed_bytes(final, training))
+        keep(Course(weights, best_epoch, time.perf_counter() - since), final)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import numpy as np
 from experiments.measured import split_of
 from experiments.run import RESULTS, machine
 from mrfrec import register
-from mrfrec.evaluation import Comparison, Split, measure, ridges, tune
+from mrfrec.evaluation import Comparison, Split, evaluate_fitted, ridges, tune
 from mrfrec.fitted.linear import LinearWeights
 from mrfrec.models import Linear
 from mrfrec.models.mrf.field import GaussianField
@@ -52,7 +52,7 @@ class Unconstrained(Linear):
     def __init__(self, l2: float = 100.0) -> None:
         self.l2 = l2
 
-    def _fit(self, data: Any, given: FitContext) -> LinearWeights:
+    def _fit(self, data: Any, context: FitContext) -> LinearWeights:
         G = (data.matrix.T @ data.matrix).toarray().astype(np.float64)
         B = np.linalg.solve(G + self.l2 * np.eye(len(G)), G)
         np.fill_diagonal(B, 0.0)
@@ -70,7 +70,7 @@ def measured(split: Split) -> list[dict[str, Any]]:
         began = time.perf_counter()
         model.fit(split.training)
         seconds = time.perf_counter() - began
-        found.append(measure(model, split.test, METRICS, name=name, ties="index"))
+        found.append(evaluate_fitted(model, split.test, METRICS, name=name, ties="index"))
         l2 = tuned.best.parameters["l2"]
         inside = values[0] < l2 < values[-1]
         rows.append({"model": name, "l2": l2, "inside": inside, "seconds": seconds, **facts(model)})

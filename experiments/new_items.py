@@ -22,10 +22,12 @@ from experiments.run import RESULTS, machine
 from mrfrec import MRF, datasets, read_item_features
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.heldout import only_entries
-from mrfrec.evaluation import Questions, Split, measure, paired, read_events, strong_generalisation
+from mrfrec.evaluation import Questions, Split, evaluate_fitted, paired, read_events, strong_generalisation
 from mrfrec.evaluation.figures import figure_axes
 from mrfrec.evaluation.metrics import mean_of
 from mrfrec.evaluation.protocol import Evaluation
+from mrfrec.models.compiling import warm_up
+from mrfrec.models.parameters import unfitted
 
 SHARE, SEEDS = 0.1, (1, 2, 3)
 BINS = ((0, 0), (1, 5), (6, 20), (21, 100), (101, 10**9))
@@ -85,7 +87,7 @@ def of_bins(model: Any, asked: Questions, popularity: npt.NDArray[np.int64]) -> 
             some = replace(
                 asked, users=asked.users.subset(rows), shown=asked.shown[rows], targets=targets[rows]
             )
-            found[low, high] = measure(model, some, "ndcg@100")
+            found[low, high] = evaluate_fitted(model, some, "ndcg@100")
     return found
 
 
@@ -104,11 +106,11 @@ def measured(events: Any, features: ItemFeatures, model: MRF) -> dict[str, Any]:
         fits = {}
         for name, part in (("MRF", plain), ("MRF with features", with_features)):
             began = time.perf_counter()
-            fits[name] = model.unfitted().fit(part.training)
+            fits[name] = unfitted(model).fit(part.training)
             seconds.append(time.perf_counter() - began)
-            among_new = measure(fits[name], asked, "ndcg@20")
+            among_new = evaluate_fitted(fits[name], asked, "ndcg@20")
             new.setdefault(name, []).append(among_new.per_user("ndcg@20"))
-            among_all = measure(fits[name], part.test, "ndcg@100")
+            among_all = evaluate_fitted(fits[name], part.test, "ndcg@100")
             everything.setdefault(name, []).append(among_all.per_user("ndcg@100"))
         for name, nearest in (("cosine of features", None), ("5 nearest by features", 5)):
             new.setdefault(name, []).append(by_content(plain, asked, features, nearest))
@@ -170,7 +172,7 @@ def main() -> None:
     asked = parser.parse_args()
     events, features = data_of(asked.name, asked.folder)
     model = MRF()
-    model.warm_up()
+    warm_up(model)
     found = measured(events, features, model)
     plot(asked.name, found)
     text = page(asked.name, found, features)

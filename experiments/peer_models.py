@@ -75,6 +75,7 @@ class Own(Peer):
     l2_times = 1.0
 
     def warm_up(self) -> None:
+        from mrfrec.models.compiling import warm_up
         from mrfrec.models.registry import build
 
         parameters = dict(self.parameters)
@@ -82,7 +83,7 @@ class Own(Peer):
         super().warm_up()
         self.l2_times = parameters.pop("l2_times", 1.0)
         self.model = build(parameters.pop("kind"), parameters)
-        self.model.warm_up()
+        warm_up(self.model)
 
     def fit(self, X: sp.csr_matrix) -> None:
         if self.l2_times != 1:

@@ -187,8 +187,10 @@ DATA = {
         "## EASE on a GPU\n\n"
         "With the l2 that is best on the validation questions, 60, EASE has nDCG@20 0.1462 ± 0.0010 and "
         "Recall@20 0.1760 ± 0.0012. It was fitted in 4.4 s on an NVIDIA H200 (float64), after as many trials "
-        "as the others:\n\n"
-        "```sh\npython3 experiments/ease_gpu.py experiments/cache/peers/gowalla 60 2000 30 350 100\n```\n\n"
+        "as the others, by a script that did what this command does:\n\n"
+        "```sh\nmrfrec tune $DATA/gowalla-lightgcn/train.parquet --test $DATA/gowalla-lightgcn/test.parquet "
+        "--metric ndcg@20 --model 'EASE: sparsity=dense, dtype=float64' --vary l2=60,2000,30,350,100 "
+        "--device cuda -o ease.json\n```\n\n"
         "Others have [published results](published.md) for this split.",
         {
             "EASE (mrfrec)": f"{_TOO_LARGE}; see below for EASE on a GPU",

@@ -1,4 +1,4 @@
-"""Small data sets with the traits that break things."""
+"""Fixtures that the tests of several folders share."""
 
 import gc
 import itertools
@@ -8,62 +8,26 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the processes of a test run share the cores
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pytest
 
 import mrfrec.datasets
-from mrfrec.data.events import Events
-from mrfrec.io.databases import connect
-from mrfrec.io.tables import read_events
+
+from matrices import Matrix, random_matrix
 
 if TYPE_CHECKING:
     from distributed import Client
-
-Matrix = npt.NDArray[np.float64]
 
 
 def pytest_collection_finish() -> None:
     """Spare the garbage collector the objects of all tests: it would look through them again and again."""
     gc.collect()
     gc.freeze()
-
-
-def random_matrix(seed: int, users: int = 120, items: int = 45, *, real: bool = False) -> Matrix:
-    """Uneven popularity, an item nobody has, one everybody has, two twins, a user without history."""
-    rng = np.random.default_rng(seed)
-    used = rng.random((users, items)) < rng.beta(0.7, 3.0, items)
-    # A few clusters, so that covariances of all sizes occur.
-    for start in range(0, items, 9):
-        fans = rng.random(users) < 0.25
-        used[fans, start : start + 9] |= rng.random((users, items))[fans, start : start + 9] < 0.6
-    X = used.astype(np.float64)
-    if real:
-        X *= rng.normal(1.0, 0.7, X.shape)
-    X[3] = 0.0
-    X[:, 5] = 0.0
-    X[:, 7] = 1.0
-    X[:, 11] = X[:, 12]
-    return X
-
-
-def relearn(model: Any, **parts: Any) -> None:
-    """Replace parts of what a model has learned, such as its weights."""
-    fitted = model.fitted_
-    model._fitted = replace(fitted, learned=replace(fitted.learned, **parts))
-
-
-def events_of(X: Matrix) -> Events:
-    """The pairs that are not 0, user by user."""
-    user, item = np.nonzero(X)
-    return read_events(pl.DataFrame({"user": user, "item": item}))
 
 
 @pytest.fixture(scope="session")
@@ -131,19 +95,6 @@ def postgres_server() -> Iterator[Any]:
             process.send_signal(signal.SIGQUIT)
             process.wait(10)
             server.cleanup()
-
-
-def fetch(url: str, query: str) -> list[Any]:
-    """Return the rows of a query."""
-    with connect(url) as cursor:
-        return list(cursor.execute(query).fetchall())
-
-
-def execute(url: str, *statements: str) -> None:
-    """Execute statements in one transaction."""
-    with connect(url, write=True) as cursor:
-        for statement in statements:
-            cursor.execute(statement)
 
 
 _databases = itertools.count()

@@ -19,6 +19,9 @@ from mrfrec.evaluation.metrics import parse as parse_metric
 from mrfrec.models.registry import build, model_class
 
 ROOT = Path(__file__).parents[1]
+_SCRIPTS = {"benchmarks", "experiments", "tools"}
+_FOLDERS = (".", "docs", "experiments", "experiments/results")
+PAGES = sorted(page for folder in _FOLDERS for page in (ROOT / folder).glob("*.md"))
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 _EXAMPLE = re.compile(r"^(?:  Try:   |  Then:  | {9}| {4})(?=mrfrec )")  # of a help text
 _MEANT = {"K": "1", "NAME": "SLIM", "PARAMETER=VALUE,VALUE": "l2=1,2"}  # by words that stand for others
@@ -37,10 +40,26 @@ class Typed(NamedTuple):
         return shlex.join(self.words)
 
 
-def faults(page: str) -> list[str]:
-    """Return what is wrong with a page: forbidden words, and commands and options that do not exist."""
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def paths_linked(page: Path, *, scripts: bool) -> list[Path]:
+    """Return where the links of a page within the project lead: to `scripts` and results, or elsewhere."""
+    targets = re.findall(r"\]\(([^)#]+)\)", page.read_text())
+    paths = [(page.parent / target).resolve() for target in targets if "://" not in target]
+    return [path for path in paths if scripts != _SCRIPTS.isdisjoint(path.relative_to(ROOT).parts[:1])]
+
+
+def faults(page: str, *, scripts: bool = True) -> list[str]:
+    """Return what is wrong with a page: forbidden words, and commands and options that do not exist.
+
+    Without `scripts`, those of benchmarks/, experiments/ and tools/ are not looked up.
+    """
     found = [f"{text}: {why}" for text, why in _FORBIDDEN.items() if text in page]
     for typed in commands_in(page):
+        if not scripts and _kind(typed.words) == "python":
+            continue
         try:
             check(typed)
         except (ValueError, MrfrecError) as error:

@@ -10,59 +10,42 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import scipy.sparse as sp
 
 import mrfrec
 from mrfrec import DataError, Interactions, MrfrecWarning, NotFittedError, ParameterError, Recommender
 from mrfrec.answers.reasons import explanation
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids
-from mrfrec.evaluation import evaluate, measure, strong_generalisation
+from mrfrec.evaluation import evaluate, evaluate_fitted, strong_generalisation
 from mrfrec.models.registry import MODELS, build
 
-from conftest import random_matrix
+from kinds import KINDS, named_data
+from matrices import random_matrix
 
 Make = Callable[..., Recommender]  # takes parameters besides its own
 
 COLUMNS = ["user", "item", "title", "score", "rank", "source"]
-MRFS: dict[str, dict[str, Any]] = {
-    "dense": {"l2": 2.0},
-    "sparse": {"l2": 2.0, "threshold": 0.15, "r": 0.3},
-    "offset": {"l2": 2.0, "offset": True},
-    "sparse float64": {"l2": 1.0, "threshold": 0.3, "dtype": "float64"},
-}
-QUICK: dict[str, Any] = {"epochs": 3, "batch": 16, "validation": 0}
-KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: ("MRF", parameters) for name, parameters in MRFS.items()},
-    "EASE": ("EASE", {"l2": 20.0}),
-    "EDLAE": ("EDLAE", {"l2": 5.0}),
-    "Popularity": ("Popularity", {}),
-    "ItemKNN": ("ItemKNN", {"neighbors": 12}),
-    "SLIM": ("SLIM", {"l1": 0.5, "l2": 5.0}),
-    "FsSLIM": ("FsSLIM", {"neighbors": 10, "l1": 0.5, "l2": 5.0}),
-    "WMF": ("WMF", {"factors": 6, "l2": 2.0, "weight": 5.0, "iterations": 4}),
-    "CDAE": ("CDAE", {"hidden": 8, **QUICK}),
-    "MultDAE": ("MultDAE", {"hidden": 8, **QUICK}),
-    "MultVAE": ("MultVAE", {"hidden": 8, "latent": 4, **QUICK}),
-}
 TAKE_NO_NEGATIVE_VALUES = ("WMF", "CDAE", "MultDAE", "MultVAE")
 
 
-def named_data(text: bool, *, real: bool = False, positive: bool = False, items: int = 30) -> Interactions:
-    X = random_matrix(3, users=60, items=items, real=real)
-    X = np.abs(X) if positive else X
-    X[:, 7] *= np.arange(60) % 7 > 0  # nobody has everything
-    users = [f"u{i:02}" for i in range(60)] if text else list(range(1000, 1060))
-    # Not in ascending order: the model must not rely on it.
-    names: list[Any] = [f"item {(7 * i) % items:02}" for i in range(items)]
-    ids = names if text else [2**40 + (7 * i) % items for i in range(items)]
-    titles = [None if i == 4 else f"Title, of {i}" for i in range(items)]
-    return Interactions(sp.csr_array(X), users, ids, titles)
+# Ids and values are read by code that all kinds share: some have both kinds of data, the others one.
+BOTH = ("dense", "sparse", "ItemKNN", "WMF", "MultVAE")
+CASES = [
+    (name, text) for i, name in enumerate(KINDS) for text in (False, True) if name in BOTH or text == i % 2
+]
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def kind(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    return KINDS[request.param]
+@pytest.fixture(
+    scope="module", params=CASES, ids=lambda case: f"{case[0]}-{'texts' if case[1] else 'values'}"
+)
+def case(request: pytest.FixtureRequest) -> tuple[str, bool]:
+    name, text = request.param
+    return name, text
+
+
+@pytest.fixture(scope="module")
+def kind(case: tuple[str, bool]) -> tuple[str, dict[str, Any]]:
+    return KINDS[case[0]]
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +54,9 @@ def make(kind: tuple[str, dict[str, Any]]) -> Make:
     return lambda **more: build(name, {**parameters, **more})
 
 
-@pytest.fixture(scope="module", params=["integers and values", "texts"])
-def data(request: pytest.FixtureRequest, kind: tuple[str, dict[str, Any]]) -> Interactions:
-    text = request.param == "texts"
+@pytest.fixture(scope="module")
+def data(case: tuple[str, bool], kind: tuple[str, dict[str, Any]]) -> Interactions:
+    text = case[1]
     return named_data(text, real=not text, positive=kind[0] in TAKE_NO_NEGATIVE_VALUES)
 
 
@@ -185,6 +168,7 @@ def test_nobody_knows_them_gets_the_most_popular(model: Recommender, data: Inter
 
 
 def test_contributions_sum_to_the_score(model: Recommender, data: Interactions) -> None:
+    assert model.explains == (type(model).__name__ not in ("CDAE", "MultDAE", "MultVAE"))
     if not model.explains:
         explaining_is_refused(model, data)
         return
@@ -400,7 +384,7 @@ def test_it_can_be_evaluated(make: Make) -> None:
     assert found.facts["kind"] == type(model).__name__
     assert found.seconds["training"] > 0
     model.fit(split.training, validation=split.validation)
-    again = measure(model, split.test, "ndcg@10")
+    again = evaluate_fitted(model, split.test, "ndcg@10")
     np.testing.assert_array_equal(again.per_user("ndcg@10"), found.per_user("ndcg@10"))
 
 

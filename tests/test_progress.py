@@ -24,7 +24,7 @@ from mrfrec import MRF
 from mrfrec.bars import Clock, showing
 from mrfrec.cli.app import app
 from mrfrec.core import costs
-from mrfrec.core.engine import WORDS
+from mrfrec.core.engine import STAGE_NAMES
 from mrfrec.evaluation import compare, given
 from mrfrec.io.frames import writing_rows
 from mrfrec.models.mrf import measuring
@@ -58,9 +58,9 @@ def test_progress_of_a_fit_is_that_of_the_whole_in_words(model: Any) -> None:
     assert done == sorted(done)
     assert steps[-1][1] == steps[-1][2]
     assert all(done < total for _, done, total in steps[:-1])
-    assert {stage for stage, _, _ in steps} <= {*WORDS.values()}
-    assert {"kinds", "schedule", "pattern", "gather"}.isdisjoint(WORDS.values())
-    assert model.timings_.keys() - {"total"} <= WORDS.keys()
+    assert {stage for stage, _, _ in steps} <= {*STAGE_NAMES.values()}
+    assert {"kinds", "schedule", "pattern", "gather"}.isdisjoint(STAGE_NAMES.values())
+    assert model.timings_.keys() - {"total"} <= STAGE_NAMES.keys()
 
 
 def test_stages_that_an_earlier_fit_has_done_are_not_expected() -> None:
@@ -193,7 +193,7 @@ def test_a_comparison_has_one_bar_and_says_which_model_it_is_at() -> None:
     models = {"near": mrfrec.models.ItemKNN(), "top": mrfrec.models.Popularity()}
     compare(models, split, ["ndcg@5"], progress=lambda *step: steps.append(step))
     assert "1 of 2, near: comparing items" in {stage for stage, _, _ in steps}
-    assert "2 of 2, top: measuring" in {stage for stage, _, _ in steps}
+    assert "2 of 2, top: ranking" in {stage for stage, _, _ in steps}
     shares = [done / total for _, done, total in steps]
     assert shares == sorted(shares)
     assert [share for share in shares if share == 1.0] == [1.0]
@@ -234,10 +234,10 @@ def test_trials_count_what_they_take_and_measuring_its_share_of_a_fit(
         monkeypatch.setattr(measuring, "_SCORED", scored)
         steps: Steps = []
         MRF().fit(data(), progress=lambda *step, steps=steps: steps.append(step))
-        found = [done / total for stage, done, total in steps if stage == WORDS["measure"]]
+        found = [done / total for stage, done, total in steps if stage == STAGE_NAMES["measure"]]
         added = np.diff(found)
         assert added.min() < added.max() / 2  # of a trial without a fit, and of one with
-        shares.append(min(done / total for stage, done, total in steps if stage != WORDS["measure"]))
+        shares.append(min(done / total for stage, done, total in steps if stage != STAGE_NAMES["measure"]))
     assert 0.1 < shares[0] < 0.99 < shares[1]
 
 
@@ -268,7 +268,7 @@ def test_pieces_of_blocks_that_take_the_same_time_count_the_same(monkeypatch: py
     X = sp.csr_array((rng.random((600, 120)) < np.linspace(0.02, 0.4, 120)).astype(np.float32))
     steps: Steps = []
     MRF(threshold=0.1, r=0.0, rank=0, threads=1).fit(X, progress=lambda *step: steps.append(step))
-    added = np.diff([done / total for stage, done, total in steps if stage == WORDS["solve"]])
+    added = np.diff([done / total for stage, done, total in steps if stage == STAGE_NAMES["solve"]])
     added = added[added > 1e-6]
     assert len(added) > 20
     assert added.max() < 1.5 * added.min()  # though the blocks differ in size

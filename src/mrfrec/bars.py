@@ -11,61 +11,67 @@ from typing import Any
 from mrfrec.core.progress import Progress
 from mrfrec.errors import ParameterError
 
-_LINES = 0.5  # seconds between two states of a plain line
-_EARLY = 0.01  # share of the work below which the time left is a guess
+_SECONDS_BETWEEN_LINES = 0.5
+_LEAST_SHARE = 0.01  # of the work; before it is done, the time left would be a guess
 
 
 class Clock:
     """The share of one call that is done, which never falls, and the time it has left."""
 
     def __init__(self, now: float) -> None:
-        self.share, self.is_over = 0.0, False
+        self.share = 0.0
+        self.is_over = False
         self._done = 0
         self._reports = deque([(now, 0.0)])  # times and shares, since the middle of the time so far
         self._start = now
-        self._ends: float | None = None  # when the call is expected to end
+        self._expected_end: float | None = None
 
     def begins_again(self, done: int, total: int) -> bool:
-        """Return whether a report is of another call; saying twice that one has ended is none."""
+        """Return whether a report is the first of another call.
+
+        It is if less is done than before; or after the end, unless it says once more that all is done.
+        """
         return done < self._done if not self.is_over else not 0 < total <= done
 
     def report(self, done: int, total: int, now: float) -> None:
-        self._done, self.is_over = done, 0 < total <= done
+        self._done = done
+        self.is_over = 0 < total <= done
         if total:
             self.share = max(self.share, min(done / total, 1.0))
-        if done > _EARLY * total > 0:
+        if done > _LEAST_SHARE * total > 0:
             share = done / total
-            self._ends = now + (1 - share) / self._speed(share, now)
+            self._expected_end = now + (1 - share) / self._speed(share, now)
             self._reports.append((now, share))
 
     def _speed(self, share: float, now: float) -> float:
-        """Return the share per second in the second half of the time so far: parts differ in their speed."""
-        reports, middle = self._reports, (self._start + now) / 2
+        """Return the share per second in the second half of the time so far, since parts differ in speed."""
+        reports = self._reports
+        middle = (self._start + now) / 2
         while len(reports) > 1 and reports[1][0] <= middle:
             reports.popleft()
         then, before = reports[0]
-        if before >= share:  # there is more to do than it seemed
+        if before >= share:  # there is more to do than expected
             then, before = self._start, 0.0
         return (share - before) / max(now - then, 1e-9)
 
     def left(self, now: float) -> str:
-        """Return the time left, such as 0:01:10, "" if that is not known."""
-        if self._ends is None or self.is_over:
+        """Return the time left, such as "0:01:10 left", or "" if it is not known."""
+        if self._expected_end is None or self.is_over:
             return ""
-        if now > self._ends:  # it takes longer than it seemed: go by the mean speed
-            self._ends = now + (now - self._start) * (1 - self.share) / self.share
-        return f"{timedelta(seconds=round(self._ends - now))} left"
+        if now > self._expected_end:  # it takes longer than expected: go by the mean speed
+            self._expected_end = now + (now - self._start) * (1 - self.share) / self.share
+        return f"{timedelta(seconds=round(self._expected_end - now))} left"
 
 
 def showing(progress: "Progress | bool | None") -> AbstractContextManager[Progress | None]:
-    """Return a context with a callback: the one that was given, one that draws a bar on stderr if True.
+    """Return a context with the callback of a parameter `progress`: the function itself, or bars for True.
 
-    True is as None where nobody can see a bar: stderr is neither a terminal nor a notebook.
+    Bars are drawn on stderr. True counts as None if that is neither a terminal nor a notebook.
     """
     if progress is True and sys.stderr.isatty():
-        return _bars()
+        return _bars_in_terminal()
     if progress is True and type(sys.stderr).__module__.startswith("ipykernel"):  # a notebook
-        return _line()
+        return _line_in_notebook()
     if isinstance(progress, bool):
         return nullcontext()
     if progress is not None and not callable(progress):
@@ -74,22 +80,23 @@ def showing(progress: "Progress | bool | None") -> AbstractContextManager[Progre
 
 
 @contextmanager
-def _bars() -> Iterator[Progress]:
+def _bars_in_terminal() -> Iterator[Progress]:
     """Draw a bar for each call, one after the other, below what is written to stderr meanwhile."""
     from rich.console import Console
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
     from rich.text import Text
 
-    class Left(TextColumn):
-        """The time left, which also runs between two reports."""
+    class TimeLeft(TextColumn):
+        """A column with the time left, which also counts down between two reports."""
 
         def render(self, task: Any) -> Any:
             return Text(task.fields["clock"].left(time.monotonic()))
 
-    text, percent = TextColumn("{task.description}"), TaskProgressColumn(show_speed=False)
-    columns = (text, BarColumn(), percent, TimeElapsedColumn(), Left(""))
-    # redirect_stdout would send results to stderr, where the bars are.
+    text = TextColumn("{task.description}")
+    percent = TaskProgressColumn(show_speed=False)
+    columns = (text, BarColumn(), percent, TimeElapsedColumn(), TimeLeft(""))
+    # With redirect_stdout, results would go to stderr, where the bars are.
     with Bars(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as bars:
         clock: Clock | None = None
 
@@ -109,24 +116,27 @@ def _bars() -> Iterator[Progress]:
 
 
 @contextmanager
-def _line() -> Iterator[Progress]:
-    """Write one line for each call, again and again: for notebooks."""
+def _line_in_notebook() -> Iterator[Progress]:
+    """Write a line for each call, and rewrite it until the call ends."""
     clock: Clock | None = None
-    written, width = 0.0, 0
+    written = 0.0  # the time of the last line
+    width = 0
 
     def show(stage: str, done: int, total: int) -> None:
         nonlocal clock, written, width
         now = time.monotonic()
         if clock is None or clock.begins_again(done, total):
-            clock, written = Clock(now), 0.0
+            clock = Clock(now)
+            written = 0.0
         clock.report(done, total, now)
-        if now - written < _LINES and not clock.is_over:
+        if now - written < _SECONDS_BETWEEN_LINES and not clock.is_over:
             return
         known = f"{clock.share:4.0%}  {stage}" if total else f"{stage} ({done:,})"
         text = "  ".join(part for part in (known, clock.left(now)) if part)
         sys.stderr.write("\r" + text.ljust(width) + ("\n" if clock.is_over else ""))
         sys.stderr.flush()
-        written, width = now, 0 if clock.is_over else len(text)
+        written = now
+        width = 0 if clock.is_over else len(text)
 
     try:
         yield show

@@ -1,4 +1,4 @@
-"""Parameter checks, words for messages, warnings at the caller's line, and a check of forked processes."""
+"""Checks of parameters and of forked processes, words for messages, and warnings at the caller's line."""
 
 import math
 import os
@@ -14,12 +14,12 @@ from typing import Literal
 
 from mrfrec.errors import DataError, MissingLibraryError, MrfrecWarning, ParameterError
 
-_threads: list[str] = []  # names of those that ran at the last fork
-_lost_threads: list[str] = []  # of polars, which are in the process that this one was forked from
+_threads: list[str] = []  # names of the threads that ran at the last fork
+_lost_threads: list[str] = []  # names of the threads of polars that this process lost when it was forked
 
 
 def check_number(name: str, value: object, rule: str, holds: Callable[[float], bool]) -> float:
-    """Return `value` as a float if it is finite and `holds(value)`; otherwise raise with `rule`."""
+    """Return `value` as a float if it is finite and `holds(value)`; otherwise raise, quoting `rule`."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ParameterError(name, rule, value)
     try:
@@ -46,7 +46,7 @@ def check_count(name: str, value: object, least: int = 1) -> int:
 
 
 def check_seed(value: object) -> int:
-    """Return a 32-bit seed. None is refused: an unseeded run could not be repeated."""
+    """Return a 32-bit seed; refuse None, with which a run could not be repeated."""
     if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= int(value) < 2**32:
         raise ParameterError("seed", "a whole number from 0 to 4294967295", value)
     return int(value)
@@ -59,14 +59,14 @@ def check_dtype(value: Literal["float32", "float64"]) -> Literal["float32", "flo
 
 
 def check_flag(name: str, value: object) -> bool:
-    """Return a bool; other truthy or falsy values are refused."""
+    """Return a bool; refuse other truthy or falsy values."""
     if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
         raise ParameterError(name, "True or False", value)
     return bool(value)
 
 
 def is_unicode(text: str) -> bool:
-    """Return whether UTF-8 can hold a text: not if it has half of a surrogate pair."""
+    """Return whether UTF-8 can hold a text, which is not so for half of a surrogate pair."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -90,13 +90,13 @@ def in_words(words: Iterable[object], last: str = "and") -> str:
     return f"{', '.join(others)} {last} {end}" if others else end
 
 
-def missing_extra(what: str, extra: str) -> MissingLibraryError:
-    """Return an error for a missing library: `what` needs which, and how to install the extra."""
-    return MissingLibraryError(f'{what}: pip install ".[{extra}]" in a clone of mrfrec.')
+def missing_extra(need: str, extra: str) -> MissingLibraryError:
+    """Return an error that says what is needed ("a cluster needs Dask"), and how to install the extra."""
+    return MissingLibraryError(f'{need}: pip install ".[{extra}]" in a clone of mrfrec.')
 
 
 def check_device_name(device: object) -> str:
-    """Return the name of a device; whether it exists is seen when it is used."""
+    """Return the name of a device; whether the device exists is checked when it is used."""
     if not isinstance(device, str) or re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", device) is None:
         rule = '"auto", "cpu", "cuda", or a numbered device such as "cuda:1"'
         raise ParameterError("device", rule, device)
@@ -105,24 +105,26 @@ def check_device_name(device: object) -> str:
 
 def warn(message: str) -> None:
     """Issue a `MrfrecWarning` for the nearest calling line outside this package."""
-    depth, frame = 1, sys._getframe(1)
+    depth = 1
+    frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("mrfrec."):
-        depth, frame = depth + 1, frame.f_back
+        depth += 1
+        frame = frame.f_back
     warnings.warn(message, MrfrecWarning, stacklevel=depth + 1)
 
 
-def check_threads(what: str) -> None:
-    """Refuse work that needs the threads of polars in a forked process that has lost them: it would hang."""
+def check_threads(work: str) -> None:
+    """Refuse work that needs the threads of polars if a fork has lost them: it would wait forever."""
     if _lost_threads:
         raise DataError(
-            f"{what} is not possible in this process: it was forked from one that had used polars, whose "
+            f"{work} is not possible in this process: it was forked from one that had used polars, whose "
             'threads do not survive that. Start processes by multiprocessing.get_context("spawn") or '
             '"forkserver", or fork before polars or mrfrec reads anything.'
         )
 
 
 def _note_threads() -> None:
-    """Note the threads of polars just before a fork. Where there is no /proc, none are found."""
+    """Note the threads of this process just before a fork; none if there is no /proc."""
     _threads.clear()
     if "polars" in sys.modules:
         for path in Path("/proc/self/task").glob("*/comm"):
@@ -130,10 +132,10 @@ def _note_threads() -> None:
                 _threads.append(path.read_text().strip())
 
 
-def _note_loss() -> None:
-    """Note in the child that it has no threads but one."""
+def _note_lost_threads() -> None:
+    """Note in the child which threads of polars it lacks: a fork copies only the thread that forks."""
     _lost_threads.extend(name for name in _threads if re.fullmatch(r"polars-\d+", name))
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_note_threads, after_in_child=_note_loss)
+    os.register_at_fork(before=_note_threads, after_in_child=_note_lost_threads)

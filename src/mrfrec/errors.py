@@ -48,16 +48,17 @@ class ParameterError(MrfrecError, ValueError):
     def __init__(self, name: str, rule: str, value: object, advice: str = "") -> None:
         self.name = name
         self.value = value
-        self._given = (name, rule, value, advice)
+        self._arguments = (name, rule, value, advice)
         super().__init__(f"{name} must be {rule}; got {value!r}." + (f" {advice}" if advice else ""))
 
     def named(self, name: str, *value: object, advice: str | None = None) -> "ParameterError":
-        """Return a copy with another name, such as the command-line option, another value or advice."""
-        _, rule, old, given = self._given
-        return ParameterError(name, rule, value[0] if value else old, given if advice is None else advice)
+        """Return a copy with another name, such as that of a command-line option, another value or advice."""
+        _, rule, old_value, old_advice = self._arguments
+        new_value = value[0] if value else old_value
+        return ParameterError(name, rule, new_value, old_advice if advice is None else advice)
 
-    def __reduce__(self) -> tuple[Any, ...]:  # picklable despite its own signature
-        return type(self), self._given
+    def __reduce__(self) -> tuple[Any, ...]:  # so that it can be pickled despite its own signature
+        return type(self), self._arguments
 
 
 class DataError(MrfrecError, ValueError):

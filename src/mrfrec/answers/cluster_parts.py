@@ -22,8 +22,8 @@ from mrfrec.errors import ParameterError
 from mrfrec.fitted.state import FittedState, Runtime
 from mrfrec.io.atomic import file_path, writing
 
-_USERS = 20_000  # of a part, at most
-_ROWS = 1_000_000
+_USERS_OF_A_PART = 20_000  # at most
+_ROWS_OF_A_PART = 1_000_000
 
 Span = tuple[int, int]
 
@@ -42,9 +42,10 @@ def recommend_in_parts(
 
     check_client(client)
     filters = check_question(fitted, people, question)
-    asked = replace(question, allow=None, exclude=None)  # the filters hold both
-    there = replace(fitted, source=None)  # which the people bring along
-    users, size = len(people), max(min(_USERS, _ROWS // question.k), 1)
+    unfiltered = replace(question, allow=None, exclude=None)  # `filters` holds both
+    without_data = replace(fitted, source=None)  # the people have their histories
+    users = len(people)
+    size = max(min(_USERS_OF_A_PART, _ROWS_OF_A_PART // question.k), 1)
     spans = [(start, min(start + size, users)) for start in range(0, max(users, 1), size)]
     with _new_folder(file_path(path)) as folder, ClusterEngine(client) as engine:
 
@@ -54,7 +55,13 @@ def recommend_in_parts(
             if progress is not None:
                 progress("recommending", span[1], users)
 
-        engine.fold("recommend", partial(_part, there, people, asked, filters), spans, add, [1] * len(spans))
+        engine.fold(
+            "recommend",
+            partial(_part, without_data, people, unfiltered, filters),
+            spans,
+            add,
+            [1] * len(spans),
+        )
         rows = count_rows(folder.glob("part-*.parquet"))
     if rows < question.k * users:
         question.warn_of_few(f"there are {rows:,} rows and not k={question.k} for each of {users:,} users")

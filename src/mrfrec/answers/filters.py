@@ -17,55 +17,55 @@ from mrfrec.fitted.scorers import items_of
 
 
 class UnaskedUsers(UnknownIds):
-    """The users of a mapping that are not among those asked for."""
+    """The users of `allow` or `exclude` who are not asked about."""
 
     def warn(self) -> None:
         """Warn of how many there are."""
-        count, first = f"{len(self.ids):,} of {self.given:,}", f"the first is {self.ids[0]!r}"
+        count, first = f"{len(self.ids):,} of {self.total:,}", f"the first is {self.ids[0]!r}"
         warn(f"{count} {self.parameter} are not among those asked for; ignored ({first}).")
 
 
 @dataclass(frozen=True)
 class Filters:
-    """The items hidden from everybody, those excluded for each person, the only ones for some."""
+    """The items that people may not get, or may get only."""
 
-    hidden: npt.NDArray[np.bool_] | None = None
-    excluded: Rows | None = None
-    allowed: Mapping[int, npt.NDArray[Any]] = field(default_factory=dict)  # other rows may get any item
+    hidden: npt.NDArray[np.bool_] | None = None  # from everybody, for each item
+    excluded: Rows | None = None  # for each person
+    allowed: Mapping[int, npt.NDArray[Any]] = field(default_factory=dict)  # by row; others may get any item
     unknown: tuple[UnknownIds, ...] = ()
 
     @classmethod
     def of(cls, people: People, items: Ids, allow: ItemFilter, exclude: ItemFilter) -> "Filters":
-        """Read `allow` and `exclude`: item ids for everybody, or a mapping from users to item ids.
+        """Look up the ids of `allow` and `exclude`: a list for everybody, or a mapping from users to lists.
 
         In a mapping, None stands for everybody.
         """
         if allow is None and exclude is None:
             return cls()
-        found: dict[str, Any] = {}
+        read: dict[str, Any] = {}  # fields of the result
         unknown: tuple[UnknownIds, ...] = ()
-        for name, given in (("allow", allow), ("exclude", exclude)):
-            by_user = given if isinstance(given, Mapping) else {None: given}
-            owners, ids, others = _by_row(by_user, people.names, name)
+        for name, wanted in (("allow", allow), ("exclude", exclude)):
+            by_user = wanted if isinstance(wanted, Mapping) else {None: wanted}
+            owners, ids, others = _pairs_of_users(by_user, people.names, name)
             for_all = by_user.get(None)
             common = [] if for_all is None else as_list(for_all, "item", name)
             places, missing = find_ids([*ids, *common], items, "item", name)
-            if isinstance(given, Mapping):
+            if isinstance(wanted, Mapping):
                 rows = rows_of_pairs(owners, places[: len(ids)], np.ones(len(ids)), len(people), items)
                 if name == "exclude":
-                    found["excluded"] = rows
+                    read["excluded"] = rows
                 else:
-                    limited = (row for row, user in enumerate(people.names) if user in given)
-                    found["allowed"] = {row: np.unique(items_of(rows, row)) for row in limited}
+                    limited = (row for row, user in enumerate(people.names) if user in wanted)
+                    read["allowed"] = {row: np.unique(items_of(rows, row)) for row in limited}
             if for_all is not None:
-                hidden = found.setdefault("hidden", np.full(len(items), name == "allow"))
+                hidden = read.setdefault("hidden", np.full(len(items), name == "allow"))
                 places = places[len(ids) :]
                 hidden[places[places >= 0]] = name == "exclude"
             unknown += others + missing
-        return cls(**found, unknown=unknown)
+        return cls(**read, unknown=unknown)
 
     def hide(self, start: int, histories: Rows, exclude_seen: bool) -> Rows | None:
-        """Return the items hidden from each of a batch of users, which starts at a row of the people."""
+        """Return the items hidden from each person of a batch, which begins at the row `start`."""
         seen = histories if exclude_seen else None
         if self.excluded is None:
             return seen
@@ -80,23 +80,23 @@ class Filters:
         return Rows(seen.ptr + excluded.ptr, items[order], np.ones(len(items), np.float32), seen.width)
 
     def allow(self, start: int, count: int) -> dict[int, npt.NDArray[Any]]:
-        """Return the only items that may go to some of a batch of users."""
+        """Return the only items that some people of a batch may get, by their row in the batch."""
         rows = range(start, start + count) if self.allowed else ()
         return {row - start: self.allowed[row] for row in rows if row in self.allowed}
 
 
-def _by_row(
-    given: Mapping[Any, Any], names: Ids, parameter: str
+def _pairs_of_users(
+    by_user: Mapping[Any, Any], names: Ids, parameter: str
 ) -> tuple[npt.NDArray[Any], list[Id], tuple[UnknownIds, ...]]:
-    """Return pairs of the row of a person and an item id, and the users who are not asked for."""
+    """Return the rows of people and their item ids, pair by pair, and the users who are not asked about."""
     rows: dict[Id, list[int]] = {}
-    for row, name in enumerate(names if given.keys() - {None} else ()):
-        if name in given:
+    for row, name in enumerate(names if by_user.keys() - {None} else ()):
+        if name in by_user:
             rows.setdefault(name, []).append(row)
     owners: list[int] = []
     ids: list[Id] = []
     others: list[Id] = []
-    for user, items in given.items():
+    for user, items in by_user.items():
         if user is None:
             continue
         if not isinstance(user, str if names.is_text else int | np.integer):
@@ -112,5 +112,5 @@ def _by_row(
         for row in rows.get(user, ()):
             owners += [row] * len(listed)
             ids += listed
-    unasked = UnaskedUsers(f"users of {parameter}", others, len(given.keys() - {None}))
+    unasked = UnaskedUsers(f"users of {parameter}", others, len(by_user.keys() - {None}))
     return np.array(owners, np.int64), ids, (unasked,) if others else ()

@@ -24,15 +24,15 @@ _USERS_AT_ONCE = 4096  # ranked and written as one batch
 
 
 class UnknownIds(NamedTuple):
-    """The ids given as one parameter that the model does not know."""
+    """The ids of one parameter that the model does not know."""
 
     parameter: str
     ids: list[Id]
-    given: int  # ids, known and unknown
+    total: int  # ids of the parameter, known and unknown
 
     def warn(self) -> None:
         """Warn of how many there are."""
-        count, first = f"{len(self.ids):,} of {self.given:,}", f"the first is {self.ids[0]!r}"
+        count, first = f"{len(self.ids):,} of {self.total:,}", f"the first is {self.ids[0]!r}"
         if self.parameter == "users":
             warn(f"{count} users are unknown to the model; they get the most popular items ({first}).")
         else:
@@ -44,9 +44,9 @@ class People:
     """For whom to recommend: a name for each row of histories."""
 
     names: Ids
-    chosen: npt.NDArray[np.int64] | None  # positions of the training users asked for, −1 unknown; None: all
+    chosen: npt.NDArray[np.int64] | None  # positions of training users, −1 if unknown; None: all of them
     histories: Rows
-    library: str | None = None  # of the data frame that asked
+    library: str | None = None  # of the data frame that named them, for tables of answers
     unknown: tuple[UnknownIds, ...] = ()
 
     def __len__(self) -> int:
@@ -71,9 +71,9 @@ class People:
 def people_of(
     fitted: FittedState, users: object = None, history: object = None, *, once: bool = False
 ) -> People:
-    """Read the users or histories that a model is asked about; all training users if both are None.
+    """Return the people that a question is about: users or histories; all training users if both are None.
 
-    With `once`, a user who is named several times is asked about once, with a warning.
+    With `once`, a user who is named several times counts once, with a warning.
     """
     if users is not None and history is not None:
         raise ParameterError("history", "None when users are given", history, "One of them says for whom.")
@@ -90,30 +90,30 @@ def length_of_history(fitted: FittedState, user: Id) -> int | None:
 
 
 def _people_of_users(users: object, training: Training, once: bool) -> People:
-    """Ask for training users by their ids, for all of them if None."""
+    """Return training users by their ids; all of them if None."""
     if users is None:
         return People(training.users, None, training.histories)
     if isinstance(users, str | int | float | np.number):  # `find_ids` refuses floats
         users = [users]
     ids = as_list(users, "user", "users")
-    found, unknown = find_ids(ids, training.users, "user", "users")
+    places, unknown = find_ids(ids, training.users, "user", "users")
     if once and len(ids) > len(different := each_once(ids, "user")):
         ids = different
-        found, unknown = find_ids(ids, training.users, "user", "users")
-    # Names as they were asked for: in that order, and as often unless `once`.
+        places, unknown = find_ids(ids, training.users, "user", "users")
+    # In the order of the ids, and as often, unless `once`.
     try:
         names = Ids(Texts.of(ids) if training.users.is_text else _integers(ids, training.users))
     except OverflowError:
         raise DataError("user ids must fit 64 bits, and not be both below 0 and above 2**63.") from None
-    return People(names, found, training.histories, _library_of(users), unknown)
+    return People(names, places, training.histories, _library_of(users), unknown)
 
 
 def each_once(ids: list[Any], kind: str) -> list[Any]:
-    """Return ids without repetitions, of which it warns."""
-    found = list(dict.fromkeys(ids))
-    if repeated := len(ids) - len(found):
+    """Return ids without repetitions; warn if there are any."""
+    different = list(dict.fromkeys(ids))
+    if repeated := len(ids) - len(different):
         warn(f"{repeated:,} of {len(ids):,} {kind} ids are repetitions; each {kind} counts once.")
-    return found
+    return different
 
 
 def _integers(ids: list[int], known: Ids) -> npt.NDArray[Any]:
@@ -123,7 +123,7 @@ def _integers(ids: list[int], known: Ids) -> npt.NDArray[Any]:
 
 
 def _people_of_histories(history: object, fitted: FittedState) -> People:
-    """Ask for histories in any of the forms `Recommender.recommend` takes.
+    """Return people with histories in any of the forms that `Recommender.recommend` takes.
 
     An item without a value gets the usual one. Tables are read as the training data was.
     """
@@ -139,7 +139,7 @@ def _people_of_histories(history: object, fitted: FittedState) -> People:
             return _people_of_lists(Ids.range(1), [history], items, usual)
         return _people_of_lists(Ids.of(history, "user"), list(history.values()), items, usual)
     ids = as_list(history, "item", "history")
-    # Asking whether something is iterable takes long: not for plain ids.
+    # The check for iterables is slow, and plain ids do not need it.
     several = not {*map(type, ids)} <= {int, str} and any(
         isinstance(each, Iterable) and not isinstance(each, str | bytes) for each in ids
     )
@@ -150,19 +150,19 @@ def _people_of_histories(history: object, fitted: FittedState) -> People:
 def _people_of_lists(
     names: Ids, histories: list[Any], items: Ids, usual: float, library: str | None = None
 ) -> People:
-    """Ask for histories given as item ids, or as mappings from these to values."""
-    given: list[Any] = []
+    """Return people with histories of item ids, or of mappings from these to values."""
+    mappings: list[Any] = []
     for history in histories:
         ids = history if isinstance(history, Mapping) else as_list(history, "item", "history")
         try:
-            given.append(ids if isinstance(ids, Mapping) else dict.fromkeys(ids, usual))
+            mappings.append(ids if isinstance(ids, Mapping) else dict.fromkeys(ids, usual))
         except TypeError:  # something in it cannot be an id
             raise ParameterError("history", "a sequence of item ids", history) from None
-    return replace(people_with_values(items, given), names=names, library=library)
+    return replace(people_with_values(items, mappings), names=names, library=library)
 
 
 def people_with_values(items: Ids, histories: Sequence[Mapping[Any, float]]) -> People:
-    """Ask for histories given as mappings from item ids to values."""
+    """Return people with histories that are mappings from item ids to values."""
     ids = [item for history in histories for item in history]
     try:
         x = np.array([value for history in histories for value in history.values()], np.float64)
@@ -175,15 +175,15 @@ def people_with_values(items: Ids, histories: Sequence[Mapping[Any, float]]) -> 
     owners = np.zeros(len(ids), np.int64)
     if len(histories) > 1:
         owners = np.repeat(np.arange(len(histories)), [len(history) for history in histories])
-    found, unknown = find_ids(ids, items, "item", "history")
-    rows = rows_of_pairs(owners, found, x, len(histories), items)
+    places, unknown = find_ids(ids, items, "item", "history")
+    rows = rows_of_pairs(owners, places, x, len(histories), items)
     return People(Ids.range(len(histories)), None, rows, None, unknown)
 
 
 def read_histories(fitted: FittedState, source: object, **columns: Any) -> "Interactions":
-    """Read a table as the training data was read, without limits on users and items.
+    """Read a table by the rules of the training data, without its limits on users and items.
 
-    In a table without values, no row is below a least value.
+    A table without values is read without `min_value`.
     """
     from mrfrec.io.tables import read_interactions
 
@@ -197,7 +197,7 @@ def read_histories(fitted: FittedState, source: object, **columns: Any) -> "Inte
 
 
 def _people_of_table(table: Any, fitted: FittedState) -> People:
-    """Ask for histories in a data frame or a file, or the rows of a matrix with the model's columns."""
+    """Return people with the histories of a data frame, a file, or a matrix with the model's columns."""
     from mrfrec.data.interactions import Interactions
 
     items = fitted.catalogue.items
@@ -210,15 +210,15 @@ def _people_of_table(table: Any, fitted: FittedState) -> People:
         rows = matrix_rows(table, items, "history")
         return People(Ids.range(len(rows)), None, rows)
     data = table if isinstance(table, Interactions) else read_histories(fitted, table)
-    _check_alike(data, fitted.rules)
+    _check_rules(data, fitted.rules)
     pairs = data.matrix.tocoo()
     places, unknown = find_ids(data.items, items, "item", "history")
     rows = rows_of_pairs(pairs.coords[0], places[pairs.coords[1]], pairs.data, data.n_users, items)
     return People(data.users, None, rows, data.library, unknown)
 
 
-def _check_alike(data: "Interactions", rules: Mapping[str, Any]) -> None:
-    """Refuse histories that were read by other rules than the training data: their values mean others."""
+def _check_rules(data: "Interactions", rules: Mapping[str, Any]) -> None:
+    """Refuse histories that were read by other rules than the training data: the values would not compare."""
     if data.origin is None:
         return
     of_rows = {*RULES} - {*LIMITS, "min_value"}  # the rules that say what a pair counts
@@ -274,9 +274,9 @@ def find_ids(
 ) -> tuple[npt.NDArray[np.int64], tuple[UnknownIds, ...]]:
     """Return the positions of ids, −1 for unknown ones, and which these are."""
     wanted = ids if type(ids) is list else as_list(ids, kind, parameter)
-    found = known.find(wanted, kind)
-    missing = [wanted[i] for i in (found < 0).nonzero()[0].tolist()]
-    return found, (UnknownIds(parameter, missing, len(wanted)),) if missing else ()
+    places = known.find(wanted, kind)
+    missing = [wanted[i] for i in (places < 0).nonzero()[0].tolist()]
+    return places, (UnknownIds(parameter, missing, len(wanted)),) if missing else ()
 
 
 def rows_of_pairs(
@@ -294,7 +294,7 @@ def rows_of_pairs(
     return Rows(ptr, places[order].astype(np.int32), values[order], len(items))
 
 
-def _library_of(given: object) -> str | None:
+def _library_of(values: object) -> str | None:
     """Return the library of a column of a data frame; None for anything else."""
-    library = type(given).__module__.split(".")[0]
-    return library if library in ("pandas", "polars", "pyarrow") and not is_table(given) else None
+    library = type(values).__module__.split(".")[0]
+    return library if library in ("pandas", "polars", "pyarrow") and not is_table(values) else None

@@ -6,9 +6,9 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from mrfrec.answers import recommending, similar
+from mrfrec.answers.columns import SIMILAR_COLUMNS
 from mrfrec.answers.people import people_of
 from mrfrec.answers.question import Question
-from mrfrec.data.catalogue import SIMILAR_COLUMNS
 from mrfrec.data.ids import Id
 from mrfrec.fitted.state import FittedState, Runtime
 
@@ -39,7 +39,7 @@ def staged_recommendations(
     progress: "Progress | None" = None,
     **options: Any,
 ) -> Iterator[int]:
-    """Write as `Recommender.recommend_to` does, with its options, but let the rows appear at the block's end.
+    """Write as `Recommender.recommend_to` does, with its options; the rows appear when the block ends.
 
     Yields the number of rows once all of them are written beside the file or the table. If the block
     raises, nothing changes.
@@ -65,7 +65,7 @@ def staged_similar_items(
     target: WriteOptions,
     progress: "Progress | None" = None,
 ) -> Iterator[int]:
-    """Write as `Recommender.similar_items_to` does, but let the rows appear when the block ends."""
+    """Write as `Recommender.similar_items_to` does; the rows appear when the block ends."""
     from mrfrec.io.frames import check_target, writing_rows
 
     check_target(path, target.get("form"), target.get("table"))

@@ -1,37 +1,41 @@
 """The options of a recommendation, checked once."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from mrfrec.checks import check_count, check_flag, check_number, warn
-from mrfrec.data.ids import Id
+from mrfrec.options import option
 
-LEAST, MOST = {"k": 1, "novelty": -1, "explain": 0}, {"novelty": 1}  # that numbers may be
-ItemFilter = Iterable[Id] | Mapping[Any, Iterable[Id]] | None
+ItemFilter = Iterable[int | str] | Mapping[Any, Iterable[int | str]] | None
+"""Ids of items, or ids by user; None for no filter."""
 
 
 @dataclass(frozen=True)
 class Question:
     """How many items to recommend, which ones, and how to rank and explain them.
 
-    The fields are the parameters of `Recommender.recommend`, options of the command line and, with their
-    `LEAST` and `MOST`, fields of the requests to a service. The comments beside them describe them there.
+    The fields are the parameters of `Recommender.recommend`, options of the command line and fields of the
+    requests to a service, which show their help and their limits.
     """
 
-    k: int = 10  # number of items
-    exclude_seen: bool = True  # leave out the items of the history
-    allow: ItemFilter = None  # recommend only these items
-    exclude: ItemFilter = None  # never recommend these items
-    novelty: float | None = None  # above 0 favors rarer items, below 0 popular ones; as fitted by default
-    explain: int = 0  # number of reasons for each item: items of the history that add most to its score
+    k: int = option(10, "Number of items.", least=1)
+    exclude_seen: bool = option(True, "Leave out the items of the history.")
+    allow: ItemFilter = option(None, "Recommend only these items.")
+    exclude: ItemFilter = option(None, "Never recommend these items.")
+    novelty: float | None = option(
+        None, "Above 0 favors rarer items, below 0 popular ones; as fitted by default.", least=-1, most=1
+    )
+    explain: int = option(
+        0, "Number of reasons for each item: items of the history that add most to its score.", least=0
+    )
 
     def __post_init__(self) -> None:
         checked = {
-            "k": check_count("k", self.k, LEAST["k"]),
+            "k": check_count("k", self.k, _LIMITS["k"]["least"]),
             "exclude_seen": check_flag("exclude_seen", self.exclude_seen),
             "novelty": check_novelty(self.novelty),
-            "explain": check_count("explain", self.explain, LEAST["explain"]),
+            "explain": check_count("explain", self.explain, _LIMITS["explain"]["least"]),
         }
         self.__dict__.update(checked)  # numbers of numpy become plain ones
 
@@ -40,16 +44,18 @@ class Question:
         rows = len(lengths) * self.k * (1 + self.explain)
         return rows + (sum(lengths) * self.k // 100 if self.explain else 0)
 
-    def warn_of_few(self, found: str) -> None:
-        """Warn that there are fewer than k items, and why; `found` says for how many users."""
+    def warn_of_few(self, shortage: str) -> None:
+        """Warn that there are fewer than k items, and why; `shortage` says for how many users."""
         why = "allowed" if self.allow is not None else "not excluded"
-        warn(f"{found}: no more items are left that they have not seen and that are {why}.")
+        warn(f"{shortage}: no more items are left that they have not seen and that are {why}.")
+
+
+_LIMITS: Mapping[str, Mapping[str, Any]] = {each.name: each.metadata for each in fields(Question)}
 
 
 def check_novelty(novelty: object) -> float | None:
-    """Return γ, between -1 and 1, or None for that of the fit."""
+    """Return γ, checked by its limits, or None for that of the fit."""
     if novelty is None:
         return None
-    return check_number(
-        "novelty", novelty, "between -1 and 1", lambda x: LEAST["novelty"] <= x <= MOST["novelty"]
-    )
+    least, most = _LIMITS["novelty"]["least"], _LIMITS["novelty"]["most"]
+    return check_number("novelty", novelty, f"between {least} and {most}", lambda x: least <= x <= most)

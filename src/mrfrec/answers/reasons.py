@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.answers.columns import Contribution
 from mrfrec.answers.people import people_of
 from mrfrec.answers.question import check_novelty
 from mrfrec.core.rows import Rows
-from mrfrec.data.catalogue import Contribution
 from mrfrec.data.ids import Id
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.fitted.scorers import novelty_factors
@@ -18,12 +18,12 @@ from mrfrec.fitted.state import FittedState
 Array = npt.NDArray[Any]
 WeightsBetween = Callable[[Array, Array, Array], npt.NDArray[np.float64]]
 
-_AT_ONCE = 100_000  # weights from a history to its recommended items: some megabytes
+_WEIGHTS_AT_ONCE = 100_000  # weights from a history to its recommended items: some megabytes
 
 
 def check_explains(fitted: FittedState) -> None:
     """Refuse a model whose scores are no sums over the items of a history."""
-    if not fitted.explains:
+    if not fitted.learned.explains:
         raise DataError(
             f"a {fitted.kind} cannot explain: its scores are no sums over the items of a "
             "history. MRF, EASE, EDLAE, SLIM, FsSLIM, ItemKNN and WMF can."
@@ -34,7 +34,7 @@ def added_novelty(fitted: FittedState, novelty: float | None) -> float:
     """Return the difference between this novelty and the one the model was fitted with."""
     if novelty is None:
         return 0.0
-    if not fitted.scales_scores:
+    if not fitted.learned.scales_scores:
         raise DataError(
             f"a {fitted.kind} takes no novelty: its scores are no sums of weights, and dividing "
             "them by popularity means nothing. MRF, EASE, EDLAE, SLIM, FsSLIM and ItemKNN do."
@@ -57,8 +57,10 @@ def explanation(
         raise ParameterError(
             "user", "given, or else a history", user, "Exactly one of them says whose score."
         )
-    found, base = explanations(fitted, np.array([position]), user=user, history=history, novelty=novelty)
-    return found[0], float(base[0])
+    contributions, base = explanations(
+        fitted, np.array([position]), user=user, history=history, novelty=novelty
+    )
+    return contributions[0], float(base[0])
 
 
 def explanations(
@@ -82,9 +84,9 @@ def explanations(
     more = added_novelty(fitted, check_novelty(novelty))
     places, *factors = _largest(scaled_weights(fitted, more), rows.items, rows.values, targets)
     columns = (each.tolist() for each in (rows.items[places], *factors))
-    found = [list(map(Contribution, *one)) for one in zip(*columns, strict=True)]
+    contributions = [list(map(Contribution, *of_target)) for of_target in zip(*columns, strict=True)]
     base = fitted.base(stranger=not len(rows.items), more_novelty=more)
-    return found, base.scores[targets]
+    return contributions, base.scores[targets]
 
 
 def scaled_weights(fitted: FittedState, more_novelty: float) -> WeightsBetween:
@@ -97,33 +99,36 @@ def scaled_weights(fitted: FittedState, more_novelty: float) -> WeightsBetween:
 
 
 def _largest(
-    weights_between: WeightsBetween, had: Array, values: Array, targets: Array, most: int | None = None
+    weights_between: WeightsBetween, had: Array, values: Array, targets: Array, count: int | None = None
 ) -> tuple[Array, Array, Array]:
-    """Return the places in a history of the items j with the largest x_j·B_ji, for each target i.
+    """Return the places in a history of the items j that add most to each target i, and x_j and B_ji.
 
-    Returns x and B as well, each targets × `most`: largest product first, of equal ones the first item.
+    Each is targets × `count`, or × all items of the history: the largest x_j·B_ji first, of equal ones the
+    first item.
     """
-    weights, x = weights_between(had, values, targets).T, values.astype(np.float64)
+    weights = weights_between(had, values, targets).T
+    x = values.astype(np.float64)
     # In float64, where a product of two float32 is exact.
-    places = (-x * weights).argsort(axis=1, kind="stable")[:, :most]
+    places = (-x * weights).argsort(axis=1, kind="stable")[:, :count]
     return places, x[places], weights[np.arange(len(targets))[:, None], places]
 
 
 def reasons(
-    weights_between: WeightsBetween, histories: Rows, items: npt.NDArray[np.int32], most: int
+    weights_between: WeightsBetween, histories: Rows, items: npt.NDArray[np.int32], count: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
     """Return the items of the histories that add most to each of users × k items, and how much they add.
 
-    Both are users × k × `most`, the largest first; item −1 where nothing more adds anything.
+    Both are users × k × `count`, the largest first; item −1 where nothing more adds anything.
     """
-    found, amounts = np.empty((*items.shape, most), np.int32), np.zeros((*items.shape, most))
-    found.fill(-1)
+    found = np.full((*items.shape, count), -1, np.int32)
+    amounts = np.zeros((*items.shape, count))
     for u, recommended in enumerate(items):
         span = slice(int(histories.ptr[u]), int(histories.ptr[u + 1]))
-        had, values, there = histories.items[span], histories.values[span], recommended[recommended >= 0]
-        step = max(1, _AT_ONCE // max(len(had), 1))
+        had, values = histories.items[span], histories.values[span]
+        there = recommended[recommended >= 0]
+        step = max(1, _WEIGHTS_AT_ONCE // max(len(had), 1))
         for first in range(0, len(there), step):
-            places, x, weights = _largest(weights_between, had, values, there[first : first + step], most)
+            places, x, weights = _largest(weights_between, had, values, there[first : first + step], count)
             part = u, slice(first, first + len(places)), slice(places.shape[1])
             amounts[part] = x * weights
             found[part] = np.where(amounts[part] > 0, had[places], -1)

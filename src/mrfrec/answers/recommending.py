@@ -1,14 +1,15 @@
 """Recommend: rank items for the people a question is about, a batch of them at a time."""
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from mrfrec.answers.columns import RECOMMENDATION_COLUMNS, Recommendations, ScoreParts, recommendation_columns
 from mrfrec.answers.filters import Filters
 from mrfrec.answers.people import People, UnknownIds
 from mrfrec.answers.question import Question
 from mrfrec.answers.reasons import added_novelty, check_explains, reasons, scaled_weights
 from mrfrec.answers.selection import rank
-from mrfrec.data.catalogue import RECOMMENDATION_COLUMNS, Columns, Recommendations
+from mrfrec.data.catalogue import Columns
 from mrfrec.fitted.state import FittedState, Runtime
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def ranked(
             never=filters.hidden, allowed=filters.allow(start, len(names)), more_novelty=more_novelty,
         )  # fmt: skip
         short += int((items[:, -1] < 0).sum()) if places == k else len(names)
-        explained: tuple[Any, ...] = ()
+        explained = None
         if question.explain:
             base = fitted.base(stranger=False, more_novelty=more_novelty).scores[items]
             strangers = histories.ptr[1:] == histories.ptr[:-1]
@@ -74,8 +75,8 @@ def ranked(
                 others = fitted.base(stranger=True, more_novelty=more_novelty).scores
                 base[strangers] = others[items[strangers]]
             weights = scaled_weights(fitted, more_novelty)
-            explained = base, *reasons(weights, histories, items, question.explain)
-        yield Recommendations(names, items, scores, evidence, *explained)
+            explained = ScoreParts(base, *reasons(weights, histories, items, question.explain))
+        yield Recommendations(names, items, scores, evidence, explained)
         done += len(names)
         if progress is not None:
             progress("recommending", done, len(people))
@@ -87,6 +88,6 @@ def as_table(
     fitted: FittedState, people: People, question: Question, batches: Iterable[Recommendations]
 ) -> tuple[Iterator[Columns], tuple[str, ...], dict[str, str]]:
     """Return batches as columns, the names of the columns, and the types that depend on the model."""
-    columns = (fitted.catalogue.recommendation_columns(batch) for batch in batches)
+    columns = (recommendation_columns(fitted.catalogue, batch) for batch in batches)
     names = (*RECOMMENDATION_COLUMNS, "because") if question.explain else RECOMMENDATION_COLUMNS
     return columns, names, {**fitted.column_types, "user": people.names.kind}

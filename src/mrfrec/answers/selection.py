@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from mrfrec.core.rows import Rows
 from mrfrec.fitted.scorers import (
-    FEW,
+    MOST_IN_NUMPY,
     Base,
     Scorer,
     Selection,
@@ -59,8 +59,8 @@ def rank(
                 else None
             )
             some = None if hide is None else hide.take(rows)
-            found = rank(fitted, runtime, histories.take(rows), k, ties, some, never, only, more_novelty)
-            for whole, part in zip(out, found, strict=True):
+            parts = rank(fitted, runtime, histories.take(rows), k, ties, some, never, only, more_novelty)
+            for whole, part in zip(out, parts, strict=True):
                 whole[rows] = part
         return out
     base = fitted.base(stranger=stranger, more_novelty=more_novelty, ties=ties)
@@ -102,15 +102,17 @@ def top_k(
     Places that nothing fills hold item −1 and score −∞.
     """
     n = len(scorer)
-    items, best = np.full((n, k), -1, np.int32), np.full((n, k), -np.inf, base.start.dtype)
+    items = np.full((n, k), -1, np.int32)
+    best = np.full((n, k), -np.inf, base.start.dtype)
     evidence = np.zeros((n, k), bool)
-    few, allowed = n <= scorer.few, allowed or {}
+    in_numpy = n <= scorer.most_in_numpy
+    allowed = allowed or {}
     hide = Rows.empty(n, len(base.start)) if hide is None else hide
     selection = None if allowed else Selection(k, hide, base.factor)
     if scorer.ranker is not None and not allowed:
         values = scorer.histories.values.astype(best.dtype, copy=False)
-        found = scorer.ranker.top_k(scorer.histories, values, k, base.start, base.order, hide, base.factor)
-        return *found, scorer.has_evidence(0, n, found[0])
+        ranked = scorer.ranker.top_k(scorer.histories, values, k, base.start, base.order, hide, base.factor)
+        return *ranked, scorer.has_evidence(0, n, ranked[0])
 
     def work(task: tuple[int, int]) -> None:
         first, last = task
@@ -121,10 +123,10 @@ def top_k(
                 scored = replace(scored, values=scored.values * base.factor[scored.items])
             else:
                 scored *= base.factor
-        if not few:
+        if not in_numpy:
             _select(scored, first, last, hide, base, items, best, evidence)
         for u in range(first, last):
-            if few or u in allowed:
+            if in_numpy or u in allowed:
                 chosen = _choose(scored, u - first, k, base, items_of(hide, u), allowed.get(u))
                 items[u], best[u], evidence[u] = -1, -np.inf, False
                 for row, places in zip((items[u], best[u], evidence[u]), chosen, strict=True):
@@ -133,7 +135,7 @@ def top_k(
             evidence[part] = scorer.has_evidence(first, last, items[part])
 
     tasks = _tasks(scorer)
-    if n <= FEW and not scorer.uses_blas:  # not worth a thread
+    if n <= MOST_IN_NUMPY and not scorer.uses_blas:  # not worth a thread
         for task in tasks:
             work(task)
     else:
@@ -197,5 +199,6 @@ def _choose(
 
 
 def _tasks(scorer: Scorer) -> list[tuple[int, int]]:
+    """Return the first and last user of each block that is scored at once."""
     n, size = len(scorer), scorer.users_at_once
     return [(start, min(start + size, n)) for start in range(0, n, size)]

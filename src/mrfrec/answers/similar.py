@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.answers.columns import NEIGHBOR_COLUMNS, SIMILAR_COLUMNS, neighbor_columns
 from mrfrec.answers.people import each_once
 from mrfrec.checks import check_count, warn
-from mrfrec.data.catalogue import NEIGHBOR_COLUMNS, SIMILAR_COLUMNS, Columns
+from mrfrec.data.catalogue import Columns
 from mrfrec.data.ids import Id, as_list, is_table
 from mrfrec.fitted.state import FittedState
 
@@ -36,10 +37,10 @@ def as_table(
     """Return the nearest of an item, or of several, as columns, and the names of these."""
     if is_table(item) or (isinstance(item, Iterable) and not isinstance(item, str | bytes)):
         return neighbor_batches(fitted, k, as_list(item, "item", "item")), SIMILAR_COLUMNS
-    found = nearest(fitted, fitted.catalogue.position(item), check_count("k", k))  # type: ignore[arg-type]
-    if len(found[0]) < k:
+    near = nearest(fitted, fitted.catalogue.position(item), check_count("k", k))  # type: ignore[arg-type]
+    if len(near[0]) < k:
         warn(f"item {item!r} has fewer than k={k} similar items: the model knows no more.")
-    return [fitted.catalogue.neighbor_columns(*found)], NEIGHBOR_COLUMNS
+    return [neighbor_columns(fitted.catalogue, *near)], NEIGHBOR_COLUMNS
 
 
 def neighbor_batches(
@@ -54,10 +55,10 @@ def neighbor_batches(
 
     The column `similar_to` holds each of the items; with `once`, none of them several times.
     """
-    k, catalogue = check_count("k", k), fitted.catalogue
-    wanted = np.arange(len(catalogue.items))
+    k = check_count("k", k)
+    wanted = np.arange(len(fitted.catalogue.items))
     if items is not None:
-        wanted = catalogue.positions(as_list(items, "item", "items"))
+        wanted = fitted.catalogue.positions(as_list(items, "item", "items"))
     if once:
         wanted = np.array(each_once(wanted.tolist(), "item"), np.int64)
     return _batches(fitted, wanted, k, progress)
@@ -66,13 +67,14 @@ def neighbor_batches(
 def _batches(
     fitted: FittedState, items: npt.NDArray[np.int64], k: int, progress: "Progress | None"
 ) -> Iterator[Columns]:
+    """Yield columns of the k nearest of items, by position, a thousand items at a time."""
     short = 0
     for start in range(0, len(items), _ITEMS_AT_ONCE):
         batch = items[start : start + _ITEMS_AT_ONCE]
-        found = [nearest(fitted, item, k) for item in batch.tolist()]
-        counts = [len(near) for near, _ in found]
+        lists = [nearest(fitted, item, k) for item in batch.tolist()]
+        counts = [len(near) for near, _ in lists]
         short += sum(count < k for count in counts)
-        near, strengths = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        near, strengths = (np.concatenate(parts) for parts in zip(*lists, strict=True))
         yield {
             "similar_to": fitted.catalogue.items.take(np.repeat(batch, counts)),
             **fitted.catalogue.columns(near),

@@ -28,7 +28,8 @@ def main() -> None:
     if sys.stderr is None:  # the caller closed it: mrfrec … 2>&-
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
-    stop, caught = Event(), signal.SIGINT
+    stop = Event()
+    caught = signal.SIGINT
 
     def interrupt(number: int, _: object) -> None:
         nonlocal caught

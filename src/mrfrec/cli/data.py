@@ -1,4 +1,4 @@
-"""The data of the measuring commands, how it is read and split, and what else these commands share."""
+"""The data of the commands that evaluate, how it is read and split, and what else these commands share."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from typer import Argument
 from mrfrec import datasets
 from mrfrec.checks import counted
 from mrfrec.cli import note
-from mrfrec.cli.options import Features, Folder, Measuring, ReadingMeasured
+from mrfrec.cli.options import Evaluating, Features, Folder, ReadingToEvaluate
 from mrfrec.data.reading_options import LIMITS
 from mrfrec.datasets.registry import DATA_SETS, EMBEDDED
 from mrfrec.errors import DataError, ParameterError
@@ -32,7 +32,8 @@ _HELDOUT = 10_000  # users held out at most by default
 
 def data_set_named(data: list[str], reading: dict[str, Any]) -> str | None:
     """Return the name of the data set that DATA is, None for files; refuse options for files with it."""
-    name, known = data[0], (*DATA_SETS, *EMBEDDED)
+    name = data[0]
+    known = (*DATA_SETS, *EMBEDDED)
     if len(data) > 1 or Path(name).exists() or name not in known:
         if not Path(name).exists() and (near := get_close_matches(name, known, 1, cutoff=0.8)):
             raise DataError(f"there is no file or data set {name}. Did you mean {near[0]}?")
@@ -42,15 +43,15 @@ def data_set_named(data: list[str], reading: dict[str, Any]) -> str | None:
     return name
 
 
-def refuse(given: Mapping[str, Any], where: str) -> None:
+def refuse(options: Mapping[str, Any], where: str) -> None:
     """Refuse options that would change nothing."""
-    for name, value in given.items():
+    for name, value in options.items():
         raise ParameterError(name, f"left out with {where}", value)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """The data of a command that measures, and how it is split, as typed."""
+    """The data of a command that evaluates, and how it is split, as typed."""
 
     data: Annotated[
         list[str],
@@ -72,7 +73,7 @@ class Data:
     min_items: Annotated[int, "Leave out users with fewer items than this. mrfrec fit keeps them."] = 5
     folder: Folder = None
     features: Features = field(default_factory=Features)
-    reading: ReadingMeasured = field(default_factory=dict)
+    reading: ReadingToEvaluate = field(default_factory=dict)
 
     def read(self, progress: "Progress | None") -> "Split":
         features = self.features.read()
@@ -83,7 +84,7 @@ class Data:
         from mrfrec.evaluation import splits
 
         if self.test is not None:
-            return self._given(progress)
+            return self._given_split(progress)
         refuse(self._changed("shown"), "a split of DATA: it belongs to --test")
         unused = ("leave",) if self.split == "strong" else ("heldout", "hidden")
         refuse(self._changed(*unused), f"--split {self.split}")
@@ -134,7 +135,7 @@ class Data:
             note(f"left out {counted(events.repeated, 'row')} of pairs that came before")
         return events.filtered(**limits), None
 
-    def _given(self, progress: "Progress | None") -> "Split":
+    def _given_split(self, progress: "Progress | None") -> "Split":
         from mrfrec.evaluation import splits
         from mrfrec.io.tables import check_reading, read_interactions
 
@@ -161,11 +162,11 @@ class Data:
     def typed(self) -> dict[str, Any]:
         """Return the options that differ from their defaults, for reports."""
         own = (each.name for each in fields(self) if each.name not in ("reading", "features"))
-        given = self._changed(*own) | self.reading
+        options = self._changed(*own) | self.reading
         if self.features.item_features is not None:
-            given["item_features"] = redacted(self.features.item_features)
-        given["data"] = list(map(redacted, self.data))
-        return {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
+            options["item_features"] = redacted(self.features.item_features)
+        options["data"] = list(map(redacted, self.data))
+        return {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
 
 
 def note_skipped(skipped: dict[str, int]) -> None:
@@ -175,9 +176,9 @@ def note_skipped(skipped: dict[str, int]) -> None:
 
 
 @contextmanager
-def measuring(
+def prepared_split(
     data: Data,
-    options: Measuring,
+    options: Evaluating,
     plot: Path | None = None,
     *,
     defaults: Sequence[str] | None = None,
@@ -185,7 +186,8 @@ def measuring(
 ) -> "Iterator[tuple[Split, list[str], Progress | None]]":
     """Check the options, then read and split the data. Gives the split, the metrics and a progress callback.
 
-    `defaults` are the metrics where none is typed, if not the usual ones. `written` are further files.
+    `defaults` are metrics to use in place of the usual ones if none is typed. `written` are files that are
+    written beside the report.
     """
     from mrfrec.cli.show import REPORT_FORMATS, kind_of, progress_bar
     from mrfrec.evaluation.metrics import DEFAULTS, parse, within
@@ -205,14 +207,14 @@ def measuring(
         m = split.training.n_items
         if options.metrics is None and any(parse(name).k > m for name in wanted):  # requests do not adapt
             wanted = within(wanted, m)
-            note(f"there are {m:,} items: measuring {', '.join(wanted)}")
+            note(f"there are {m:,} items: evaluating {', '.join(wanted)}")
         logging.getLogger("mrfrec").setLevel(logging.WARNING)
         yield split, wanted, progress
 
 
 @contextmanager
 def cluster_of(cluster: str | None, fitted: "Recommender | None" = None) -> "Iterator[dict[str, Any]]":
-    """Connect to the cluster that was typed, if any, to fit a model there; gives the parameters of `fit`."""
+    """Connect to the cluster that was typed, if any, and give the parameters with which `fit` uses it."""
     if cluster is None:
         yield {}
         return
@@ -220,7 +222,7 @@ def cluster_of(cluster: str | None, fitted: "Recommender | None" = None) -> "Ite
 
     with connected(cluster) as client:
         if fitted is not None:
-            fitted.check_client(client)
+            fitted.check_ready(client)
         yield {"client": client}
 
 
@@ -233,7 +235,7 @@ def check_output(path: Path | None, *inputs: str | Path | None) -> None:
         check_writable(path)
 
 
-def show(report: "Report", options: Measuring, data: Data) -> None:
+def show(report: "Report", options: Evaluating, data: Data) -> None:
     """Write a report, with the source of its data."""
     from mrfrec.cli.show import show_report
 

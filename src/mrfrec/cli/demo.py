@@ -35,6 +35,7 @@ def demo(output: ModelFile = Path("debian.mrf")) -> None:
     from mrfrec.evaluation.report import means_text
     from mrfrec.evaluation.splits import strong_generalisation
     from mrfrec.models import Popularity
+    from mrfrec.models.compiling import warm_up
     from mrfrec.models.mrf.model import MRF
 
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
@@ -44,7 +45,7 @@ def demo(output: ModelFile = Path("debian.mrf")) -> None:
         f"Debian 12: {data.n_users:,} source packages (the users) and the {data.n_items:,} packages they are "
         f"built with (the items),\n{len(data):,} pairs.\n"
     )
-    MRF().warm_up()  # compile before anything is timed
+    warm_up(MRF())  # compile before anything is timed
     typer.echo(
         f"For {_HELD_OUT:,} packages that the models were not trained on, how well is a fifth of their "
         "build dependencies\npredicted from the rest?"

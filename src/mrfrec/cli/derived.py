@@ -3,21 +3,24 @@
 An option of a command is a parameter `Annotated[type, help]`, or `Annotated[type, word, help]` with a word
 for its value. A parameter that is a dataclass holds several: its fields.
 
-A parameter that is `Derived` holds options of the library. The signature and the docstring of a function or
-class give their names, types, defaults and help, or the fields of a dataclass with the comments beside them.
-The source is parsed, not imported: printing help loads neither numpy nor polars.
+A parameter that is `Derived` holds options of the library. Those of a dataclass are its fields, with their
+metadata. Those of a function or class come from its signature, and from the section of its docstring about
+parameters. The modules of `read_interactions` and `MRF` load numpy and polars, which takes longer than to
+print help. So these signatures and docstrings, and nothing else, are parsed from the sources.
 """
 
 import ast
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
+from datetime import date, timedelta
 from functools import cache, partial
 from inspect import Parameter, Signature, signature
 from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from typer import Option
 
@@ -31,39 +34,47 @@ _OWN |= {"all_users": "--all", "all_items": "--all"}
 _SPELLED = {role: f"--{role}-column" for role in ("user", "item", "value", "title", "event", "time")}
 _SPELLED |= {"binary": "--binary/--values", "exclude_seen": "--exclude-seen/--seen", "k": "-k"}
 _SPELLED |= {"origins": "--cors", "hosts": "--allowed-hosts"}
-_METAVARS = {"int": "N", "float": "X", "Path": "FILE", "object": "FILE", "Duration": "TIME", "Moment": "TIME"}
-_METAVARS |= {"Mapping[str, float]": "LIST", "Sequence[str]": "NAMES", "ItemFilter": "ITEMS"}
+_METAVARS: dict[Any, str] = {int: "N", float: "X", Path: "FILE", object: "FILE", timedelta: "TIME"}
+_METAVARS |= {date: "TIME", Mapping: "LIST", Sequence: "NAMES", Iterable: "ITEMS"}
 _WORDS: dict[str, Any] = {"none": None, "dense": None, "true": True, "false": False, "yes": True, "no": False}
+# What the annotations of the parsed signatures name.
+_TYPES = {**vars(reading_options), "Literal": Literal, "Mapping": Mapping, "Sequence": Sequence}
 
 
 class Declared(NamedTuple):
     """A parameter as it is declared."""
 
     name: str
-    kinds: tuple[str, ...]  # types of the annotation, without None
+    kind: Any  # its annotation
     default: Any
-    about: str  # the first sentence of its description
+    help: str  # a sentence
+
+
+class Unloaded(NamedTuple):
+    """A function or class of a module that is parsed and not imported."""
+
+    file: str  # the source, below the package
+    name: str
 
 
 class Derived(NamedTuple):
     """Marks a parameter of a command: it holds the typed options for a function of the library, by name."""
 
-    file: str  # the source, below the package
-    name: str  # of the function or class
+    source: Unloaded | type  # a type is a dataclass
     only: tuple[str, ...] = ()  # of its parameters; all if empty
     without: tuple[str, ...] = ()
     shows_defaults: bool = True
 
     def declared(self) -> list[Declared]:
-        found = parameters_of(self.file, self.name)
-        return [found[name] for name in self.only or found if name not in self.without]
+        every = parameters_of(self.source)
+        return [every[name] for name in self.only or every if name not in self.without]
 
     def options(self) -> list[Parameter]:
         """Return the options as parameters of a command, with names that its own do not have."""
         made = []
         for each in self.declared():
-            kind, metavar, _ = _type_of(each)
-            help_ = _help(each.about)
+            kind, metavar, _ = _typed(each)
+            help_ = _in_shell_words(each.help)
             if self.shows_defaults and each.default is not False and each.default not in (None, "", ()):
                 usual = each.name.replace("_", "-") if each.default is True else each.default
                 help_ += f"  [default: {usual}]"
@@ -73,74 +84,69 @@ class Derived(NamedTuple):
             made.append(_parameter(f"{each.name}_", kind | None, option, metavar, help_, None))
         return made
 
-    def take(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Return the values of those of the given options that were typed."""
-        values = [(each, given[f"{each.name}_"]) for each in self.declared()]
-        return {each.name: _type_of(each)[2](value) for each, value in values if value is not None}
+    def take(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the values of those of these options that were typed."""
+        values = [(each, options[f"{each.name}_"]) for each in self.declared()]
+        return {each.name: _typed(each)[2](value) for each, value in values if value is not None}
 
 
 @cache
-def parameters_of(file: str, name: str) -> Mapping[str, Declared]:
-    """Return the parameters of a function, a class or a dataclass by name."""
-    text = (_PACKAGE / file).read_text(encoding="utf-8")
-    node: Any = next(node for node in ast.parse(text).body if getattr(node, "name", None) == name)
-    made = next((each for each in node.body if getattr(each, "name", None) == "__init__"), node)
-    if isinstance(made, ast.FunctionDef):
-        defaults = [*made.args.defaults, *made.args.kw_defaults]
-        arguments = [*made.args.args, *made.args.kwonlyargs][-len(defaults) :]
-        found = [(x.arg, x.annotation, value) for x, value in zip(arguments, defaults, strict=True)]
-        described = _descriptions(ast.get_docstring(node) or "")
-    else:
-        fields: Any = [each for each in node.body if isinstance(each, ast.AnnAssign)]
-        found = [(x.target.id, x.annotation, x.value) for x in fields]
-        lines = {x.target.id: text.splitlines()[x.end_lineno - 1].partition("  # ")[2] for x in fields}
-        described = {each: f"{line[:1].upper()}{line[1:]}." for each, line in lines.items()}
-    return {
-        each: Declared(
-            each,
-            tuple(kind for kind in ast.unparse(annotation).strip("'").split(" | ") if kind != "None"),
-            ast.literal_eval(default),
-            described.get(each, ""),
-        )
-        for each, annotation, default in found
-        if annotation is not None and default is not None
-    }
+def parameters_of(source: Unloaded | type) -> Mapping[str, Declared]:
+    """Return the parameters of a function or class, or the fields of a dataclass, by name."""
+    if isinstance(source, Unloaded):
+        return {each.name: each for each in _parsed(source)}
+    kinds = get_type_hints(source)
+    made = [Declared(x.name, kinds[x.name], x.default, x.metadata["help"]) for x in fields(source)]
+    return {each.name: each for each in made}
 
 
-def _descriptions(docstring: str) -> dict[str, str]:
+def _parsed(source: Unloaded) -> Iterable[Declared]:
+    """Yield the parameters that have a default, from the signature and the docstring in the source."""
+    text = (_PACKAGE / source.file).read_text(encoding="utf-8")
+    node: Any = next(node for node in ast.parse(text).body if getattr(node, "name", None) == source.name)
+    function = next((each for each in node.body if getattr(each, "name", None) == "__init__"), node)
+    described = _descriptions(ast.get_docstring(node))
+    defaults = [*function.args.defaults, *function.args.kw_defaults]
+    arguments = [*function.args.args, *function.args.kwonlyargs][-len(defaults) :]
+    for argument, default in zip(arguments, defaults, strict=True):
+        kind = eval(ast.unparse(argument.annotation), _TYPES)
+        yield Declared(argument.arg, kind, ast.literal_eval(default), described[argument.arg])
+
+
+def _descriptions(docstring: str | None) -> dict[str, str]:
     """Return the first sentence about each parameter, from a docstring with numpy's sections."""
-    section = re.split(r"^\w+\n-+\n", docstring, flags=re.MULTILINE)[1]
-    found = {}
+    section = re.split(r"^\w+\n-+\n", docstring or "", flags=re.MULTILINE)[1]
+    sentences = {}
     for name, text in re.findall(r"^(\w+)\n((?:[ ]+.*\n?)+)", section, re.MULTILINE):
         sentence = re.split(r'(?<=[.])\s+(?=[A-Z"`0-9λ])', text.strip())[0]
-        found[name] = " ".join(sentence.split())
-    return found
+        sentences[name] = " ".join(sentence.split())
+    return sentences
 
 
-def _type_of(declared: Declared) -> tuple[Any, str | None, Callable[[Any], Any]]:
+def _typed(declared: Declared) -> tuple[Any, str | None, Callable[[Any], Any]]:
     """Return the type of an option, the word for its value, and how the value is converted."""
-    first, *others = declared.kinds
-    alias = getattr(reading_options, first, None)
-    if first == "bool":
+    kinds = get_args(declared.kind) if get_origin(declared.kind) in (Union, UnionType) else [declared.kind]
+    first, *others = [kind for kind in kinds if kind is not NoneType]
+    origin = get_origin(first)
+    if first is bool:
         return bool, None, bool
-    if first.startswith("Literal["):
-        alias = Literal[ast.literal_eval(f"({first[8:-1]},)")]
-    if getattr(alias, "__origin__", None) is Literal:
-        return alias, None, str
-    metavar = _METAVARS.get(first, "NAME" if declared.name in _SPELLED else "TEXT")
-    if first in ("int", "float") and not others:
-        return {"int": int, "float": float}[first], metavar, lambda x: x
-    if first in ("int", "float"):  # or a word, such as auto or 8GB
-        return str, "SIZE" if "str" in others else metavar, parse_value
-    if first == "ItemFilter":
+    if origin is Literal:
+        return first, None, str
+    words = [_METAVARS.get(get_origin(kind) or kind) for kind in (first, *others)]
+    metavar = next(filter(None, words), "NAME" if declared.name in _SPELLED else "TEXT")
+    if first in (int, float) and not others:
+        return first, metavar, lambda x: x
+    if first in (int, float):  # or a word, such as auto or 8GB
+        return str, "SIZE" if str in others else metavar, parse_value
+    if origin is Iterable:
         return list[str], metavar, list
-    if first == "tuple[str, ...]":
+    if origin is tuple:
         return list[str], "NAMES", lambda texts: tuple(name for text in texts for name in _names(text))
     if declared.name == "separator":
         return str, metavar, lambda text: text.replace("\\t", "\t")
-    if first == "Mapping[str, float]":
+    if origin is Mapping:
         return str, metavar, partial(parse_weights, declared.name)
-    return str, metavar, _names if first == "Sequence[str]" else str
+    return str, metavar, _names if origin is Sequence else str
 
 
 def _names(typed: str) -> list[str]:
@@ -155,10 +161,10 @@ def parse_weights(name: str, text: str) -> dict[str, Any]:
 def parse_pairs(name: str, text: str) -> dict[str, str]:
     """Parse a=1,b=2."""
     pairs = [[side.strip() for side in part.rpartition("=")[::2]] for part in text.split(",")]
-    found = {key: value for key, value in pairs if key and value}
-    if len(found) < len(pairs):
+    values = {key: value for key, value in pairs if key and value}
+    if len(values) < len(pairs):
         raise ParameterError(name, "pairs such as a=1,b=2, with each name once", text)
-    return found
+    return values
 
 
 def parse_value(text: str) -> Any:
@@ -171,9 +177,9 @@ def parse_value(text: str) -> Any:
     return text.strip("\"'")
 
 
-def _help(about: str) -> str:
-    """Say a description in the words of the shell: options for parameters, values as they are typed."""
-    text = re.sub(r"`(\w+)`", lambda found: f"--{found[1].replace('_', '-')}", about)
+def _in_shell_words(sentence: str) -> str:
+    """Return a sentence of help with options in place of parameters, and values as they are typed."""
+    text = re.sub(r"`(\w+)`", lambda name: _dashed(name[1]), sentence)
     for literal in re.findall(r"\{\".*?\}|\[\".*?\]", text):
         value = ast.literal_eval(literal)
         words = [f"{key}={x}" for key, x in value.items()] if isinstance(value, dict) else value
@@ -188,8 +194,8 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command for typer, with a parameter for each option."""
     options, call = _options_of(command)
 
-    def typed(**given: Any) -> None:
-        call(given)
+    def typed(**values: Any) -> None:
+        call(values)
 
     typed.__name__, typed.__doc__ = command.__name__, command.__doc__
     typed.__signature__ = Signature(options)  # type: ignore[attr-defined]
@@ -198,7 +204,7 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _options_of(made: Callable[..., Any]) -> tuple[list[Parameter], Callable[[dict[str, Any]], Any]]:
-    """Return the options of a command or a dataclass, and a function that calls it with the given ones."""
+    """Return the options of a command or a dataclass, and a function that calls it with their values."""
     hints = get_type_hints(made, include_extras=True)
     options: list[Parameter] = []
     takes: dict[str, Callable[[dict[str, Any]], Any]] = {}
@@ -206,18 +212,18 @@ def _options_of(made: Callable[..., Any]) -> tuple[list[Parameter], Callable[[di
         hint, takes[name] = hints[name], itemgetter(name)
         mark = getattr(hint, "__metadata__", (None,))[0]
         if isinstance(mark, Derived):
-            found, takes[name] = mark.options(), mark.take
+            more, takes[name] = mark.options(), mark.take
         elif is_dataclass(hint):
-            found, takes[name] = _options_of(hint)  # type: ignore[arg-type]
+            more, takes[name] = _options_of(hint)  # type: ignore[arg-type]
         elif isinstance(mark, str):
             kind, *words, help_ = get_args(hint)
-            words += [_METAVARS[x.__name__] for x in (kind, *get_args(kind)) if x in (int, float, Path)]
+            words += [_METAVARS[x] for x in (kind, *get_args(kind)) if x in (int, float, Path)]
             option = _OWN.get(name, _dashed(name))
-            found = [_parameter(name, kind, option, next(iter(words), None), help_, each.default)]
+            more = [_parameter(name, kind, option, next(iter(words), None), help_, each.default)]
         else:  # the context, or an argument
-            found = [each.replace(kind=Parameter.KEYWORD_ONLY, annotation=hint)]
-        options += found
-    return options, lambda given: made(**{name: take(given) for name, take in takes.items()})
+            more = [each.replace(kind=Parameter.KEYWORD_ONLY, annotation=hint)]
+        options += more
+    return options, lambda values: made(**{name: take(values) for name, take in takes.items()})
 
 
 def _parameter(

@@ -68,7 +68,8 @@ def _libraries() -> dict[str, str]:
     """Return the libraries that mrfrec uses, each with the extra that installs it, "" if it is needed."""
     found = {}
     for line in requires("mrfrec") or ():
-        name, extra = re.match(r"[\w.-]+", line), re.search(r"extra == .(\w+)", line)
+        name = re.match(r"[\w.-]+", line)
+        extra = re.search(r"extra == .(\w+)", line)
         if name and not (extra and extra[1] in _NOT_FOR_USERS):
             found[name[0].replace("-", "_")] = extra[1] if extra else ""
     return found

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from mrfrec.checks import check_number, in_words
 from mrfrec.cli import note
 from mrfrec.cli import options as opt
-from mrfrec.cli.data import Data, cluster_of, measuring, show
-from mrfrec.cli.options import Measuring
+from mrfrec.cli.data import Data, cluster_of, prepared_split, show
+from mrfrec.cli.options import Evaluating
 from mrfrec.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 def evaluate(
     data: Data,
-    options: Measuring,
-    model: opt.MeasuredModel = None,
+    options: Evaluating,
+    model: opt.EvaluatedModel = None,
     per_user: opt.PerUser = None,
     cold_items: Annotated[
         float | None,
-        "Make this share of the items new, which nobody is known to have; measure among these and among all.",
+        "Make this share of the items new, which nobody is known to have; rank these alone, and all items.",
     ] = None,
 ) -> None:
-    """Measure how well a model predicts held-out items.
+    """Evaluate how well a model predicts held-out items.
 
     Trains on one part of the data and tests on the rest, split as in Liang et al. (2018) unless --split says
     otherwise. Users with fewer than 5 items are left out first (--min-items), which mrfrec fit does not do.
@@ -40,7 +40,7 @@ def evaluate(
       mrfrec evaluate ml-20m --model 'WMF: factors=200'
       mrfrec evaluate events.csv --item-features products.csv --cold-items 0.1
     """
-    from mrfrec.cli.models import make, only, parse_model
+    from mrfrec.cli.models import make_models, only_model, parse_model
     from mrfrec.cli.show import write_per_user
     from mrfrec.evaluation import protocol, report
 
@@ -49,22 +49,24 @@ def evaluate(
         if data.features.item_features is None:
             advice = "Give --item-features: of new items nothing else is known."
             raise ParameterError("--cold-items", "left out without features", cold_items, advice)
-    spec = parse_model(only(model))
-    (recommender,) = make([spec], options.machine)
-    with measuring(data, options, written=[per_user]) as (split, wanted, progress):
-        given: dict[str, Any] = {"name": spec.name, "ties": options.ties, "progress": progress}
+    spec = parse_model(only_model(model))
+    (recommender,) = make_models([spec], options.machine)
+    with prepared_split(data, options, written=[per_user]) as (split, wanted, progress):
+        settings: dict[str, Any] = {"name": spec.name, "ties": options.ties, "progress": progress}
         if cold_items is None:
-            results = [protocol.evaluate(recommender, split, wanted, **given)]
+            results = [protocol.evaluate(recommender, split, wanted, **settings)]
         else:
-            given["seed"] = data.seed
-            results = [*protocol.evaluate_new_items(recommender, split, cold_items, wanted, **given)]
+            settings["seed"] = data.seed
+            results = [*protocol.evaluate_new_items(recommender, split, cold_items, wanted, **settings)]
         show(report.of_evaluations(results), options, data)
         if per_user is not None:
             write_per_user(results, per_user)
 
 
-def compare(data: Data, options: Measuring, model: opt.MeasuredModels, per_user: opt.PerUser = None) -> None:
-    """Measure several models on the same users, and compare them.
+def compare(
+    data: Data, options: Evaluating, model: opt.EvaluatedModels, per_user: opt.PerUser = None
+) -> None:
+    """Evaluate several models on the same users, and compare them.
 
     All models are trained and tested on the same data. Differences from the first model are taken user by
     user and come with their standard error and the p-value of a paired t-test.
@@ -78,7 +80,7 @@ def compare(data: Data, options: Measuring, model: opt.MeasuredModels, per_user:
     from mrfrec.evaluation import protocol, report
 
     models = models_to_compare(model, options.machine)
-    with measuring(data, options, written=[per_user]) as (split, wanted, progress):
+    with prepared_split(data, options, written=[per_user]) as (split, wanted, progress):
         comparison = protocol.compare(models, split, wanted, ties=options.ties, progress=progress)
         show(report.of_comparison(comparison), options, data)
         if per_user is not None:
@@ -87,10 +89,10 @@ def compare(data: Data, options: Measuring, model: opt.MeasuredModels, per_user:
 
 def models_to_compare(texts: list[str], machine: dict[str, Any]) -> "dict[str, Recommender]":
     """Build the models of a comparison, by name."""
-    from mrfrec.cli.models import make, only, parse_model
+    from mrfrec.cli.models import make_models, only_model, parse_model
 
-    specs = [parse_model(only([text])) for text in texts]
-    named = {spec.name: model for spec, model in zip(specs, make(specs, machine), strict=True)}
+    specs = [parse_model(only_model([text])) for text in texts]
+    named = {spec.name: model for spec, model in zip(specs, make_models(specs, machine), strict=True)}
     if len(named) < len(specs) or len(named) < 2:
         raise ParameterError("--model", "given at least twice, with different names", in_words(texts))
     return named
@@ -127,7 +129,7 @@ def tune(
 ) -> None:
     """Find good parameters on validation users.
 
-    Does not measure on the test users. Works for every model. Trials share statistics: a new l2 is cheap, a
+    Does not evaluate on the test users. Works for every model. Trials share statistics: a new l2 is cheap, a
     new novelty or rank_weight needs no fit. Where the best value is the last of its list, values beyond it
     are tried. Writes the best parameters, whenever better ones are found, for mrfrec fit --params and for
     --model; prints the best trials. With --cluster, its workers share each fit of an MRF.
@@ -140,26 +142,26 @@ def tune(
       mrfrec tune events.csv -o slim.json --model SLIM
       mrfrec tune events.csv -o wmf.json --model 'WMF: factors=64' --vary weight=1,5,20
     """  # fmt: skip
-    from mrfrec.cli.models import make, only, parse_model, parse_vary
+    from mrfrec.cli.models import make_models, only_model, parse_model, parse_vary
     from mrfrec.evaluation import report, tuning
     from mrfrec.evaluation.figures import plot_tuning
     from mrfrec.evaluation.grids import axes_of
 
-    spec = parse_model(only(model))
-    settings = Measuring(metrics=metric, ties=ties, form=form)
-    (made,) = make([spec], machine)
+    spec = parse_model(only_model(model))
+    settings = Evaluating(metrics=metric, ties=ties, form=form)
+    (made,) = make_models([spec], machine)
     varied = parse_vary(vary or (), spec.kind)
     axes_of(spec.kind, varied, spec.parameters)  # refuses bad values before the data is read
     if best.suffix.lower() != ".json" or (study is not None and study.resolve() == best.resolve()):
         raise ParameterError("--output", "a .json file, and another one than --study", str(best))
     if minutes is None and method == "climb":
         minutes = tuning.MINUTES
-    checked = measuring(data, settings, plot, defaults=["ndcg@100"], written=[best, study])
+    checked = prepared_split(data, settings, plot, defaults=["ndcg@100"], written=[best, study])
     workers = cluster_of(cluster, made)
     with workers as on_cluster, checked as (split, wanted, progress):
         result = tuning.climb(
             split, ",".join(wanted), model=spec.kind, fixed=spec.parameters, vary=varied,
-            grid=method == "grid", minutes=minutes, study=study, improved=lambda found: found.save(best),
+            grid=method == "grid", minutes=minutes, study=study, improved=lambda so_far: so_far.save(best),
             ties=ties, machine=machine, progress=progress, **on_cluster,
         )  # fmt: skip
         show(report.of_tuning(result), settings, data)

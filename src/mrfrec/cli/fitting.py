@@ -83,14 +83,14 @@ def fit(
       mrfrec fit events.csv -o shop.mrf --model MultVAE --device cuda
       mrfrec fit events.csv -o shop.mrf --item-features products.csv --histories
     """
-    from mrfrec.cli.models import make, only, parse_model, with_options
+    from mrfrec.cli.models import make_models, only_model, parse_model, with_options
     from mrfrec.cli.show import progress_bar
     from mrfrec.io.tables import read_interactions
 
     name = data_set_named(data, reading)
     check_output(output, *(data if name is None else ()), reading.get("items"), features.item_features)
-    spec = with_options(parse_model(only(model), params), parameters)
-    (recommender,) = make([spec], machine)
+    spec = with_options(parse_model(only_model(model), params), parameters)
+    (recommender,) = make_models([spec], machine)
     with cluster_of(cluster, recommender) as workers, progress_bar() as progress:
         if name is not None:
             interactions = datasets.load(name, folder).filtered(**reading)

@@ -24,7 +24,7 @@ class Spec(NamedTuple):
     parameters: dict[str, Any]
 
 
-def only(texts: Sequence[str] | None) -> str:
+def only_model(texts: Sequence[str] | None) -> str:
     """Return the model of a command that takes one, or "" if none was typed."""
     if texts and len(texts) > 1:
         raise ParameterError("--model", "given once", in_words(texts), "mrfrec compare takes several.")
@@ -45,29 +45,29 @@ def parse_model(text: str, file: Path | None = None) -> Spec:
     name, what = (head.strip(), rest.strip()) if is_named else ("", text.strip())
     if not is_named and kind_named(what):
         name, what = what, ""
-    found: list[tuple[str | None, Mapping[str, Any]]] = [(kind_named(name), {})]
+    parts: list[tuple[str | None, Mapping[str, Any]]] = [(kind_named(name), {})]
     if file is not None:
-        found.append(read_parameters(file))
+        parts.append(read_parameters(file))
     for part in filter(None, (part.strip() for part in what.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if part.endswith(".json") and not equals:
-            found.append(read_parameters(Path(part)))
+            parts.append(read_parameters(Path(part)))
             name = name or (Path(part).stem if part == what else "")
         elif not equals or not value or " " in key:
             rule = "a model such as 'SLIM: l1=1', a file of parameters (.json), or parameter=value, …"
             near = nearest_kind(part)
             raise ParameterError("--model", rule, text, f"Did you mean {near!r}?" if near else "")
         elif part == "preset=paper":
-            found.append(("MRF", PAPER))
+            parts.append(("MRF", PAPER))
         elif key == "model":
-            found.append((model_class(value).__name__, {}))
+            parts.append((model_class(value).__name__, {}))
         else:
-            found.append((None, {key: parse_value(value)}))
-    said = {kind for kind, _ in found if kind is not None}
-    if len(said) > 1:
-        raise ParameterError("--model", f"of one kind, not {in_words(sorted(said))}", text)
-    parameters = {key: x for _, given in found for key, x in given.items()}
-    return Spec(name or what or "MRF", next(iter(said), "MRF"), parameters)
+            parts.append((None, {key: parse_value(value)}))
+    kinds = {kind for kind, _ in parts if kind is not None}
+    if len(kinds) > 1:
+        raise ParameterError("--model", f"of one kind, not {in_words(sorted(kinds))}", text)
+    parameters = {key: x for _, values in parts for key, x in values.items()}
+    return Spec(name or what or "MRF", next(iter(kinds), "MRF"), parameters)
 
 
 def read_parameters(path: Path) -> tuple[str | None, dict[str, Any]]:
@@ -92,7 +92,7 @@ def read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def make(specs: Sequence[Spec], machine: Mapping[str, Any]) -> "list[Recommender]":
+def make_models(specs: Sequence[Spec], machine: Mapping[str, Any]) -> "list[Recommender]":
     """Build models that can be trained on this machine."""
     check_machine(machine, [spec.kind for spec in specs])
     made = [build(spec.kind, spec.parameters, machine) for spec in specs]
@@ -111,11 +111,11 @@ def with_options(spec: Spec, typed: Mapping[str, Any]) -> Spec:
 
 def check_machine(machine: Mapping[str, Any], kinds: Iterable[str]) -> None:
     """Refuse machine options that none of the models has."""
-    given = list(dict.fromkeys(kinds))
+    used = list(dict.fromkeys(kinds))
     having = [kind for kind in MODELS if "device" in model_class(kind).defaults()]
-    if machine.get("device") is not None and not set(given) & set(having):
-        rule, advice = f"left out with {', '.join(given)}", f"It is for {', '.join(having)}."
-        raise ParameterError("--device", rule, str(machine["device"]), advice)
+    if machine.get("device") is not None and not set(used) & set(having):
+        rule = f"left out with {', '.join(used)}"
+        raise ParameterError("--device", rule, str(machine["device"]), f"It is for {', '.join(having)}.")
 
 
 def parse_vary(texts: Iterable[str], kind: str) -> dict[str, list[Any]]:

@@ -60,7 +60,8 @@ class ItemNames:
         return known
 
     def _known(self, text: str) -> Id | None:
-        items, titles = self._catalogue.items, self._catalogue.titles
+        items = self._catalogue.items
+        titles = self._catalogue.titles
         if items.is_text or text.removeprefix("-").isdecimal():
             wanted = items.parse(text, "item")
             if items.find([wanted], "item")[0] >= 0:
@@ -107,21 +108,22 @@ def typed_as(items: Ids, data: "Interactions", path: Path) -> "Interactions":
 
 
 def read_exclusions(
-    path: Path, users: Ids, asked: Iterable[Id], items: Ids, columns: dict[str, Any]
+    path: Path, users: Iterable[Id], user_ids: Ids, items: Ids, columns: dict[str, Any]
 ) -> dict[Id | None, list[Id]]:
-    """Read a table of items not to recommend, for each of the users asked for; `users` tells their type."""
+    """Read a table of items not to recommend to each of the users; `user_ids` tells the type of their ids."""
     from mrfrec.io.tables import read_interactions
 
     data = typed_as(items, read_interactions(path, **columns), path)
-    wanted, ptr, places = set(asked), data.matrix.indptr, data.matrix.indices
-    found: dict[Id | None, list[Id]] = {}
+    wanted = set(users)
+    X = data.matrix
+    by_user: dict[Id | None, list[Id]] = {}
     for row, user in enumerate(data.users):
-        name = users.parse(str(user), f"{path}: user")
+        name = user_ids.parse(str(user), f"{path}: user")
         if name in wanted:
-            found[name] = data.items.take(places[ptr[row] : ptr[row + 1]])
-    if others := data.n_users - len(found):
+            by_user[name] = data.items.take(X.indices[X.indptr[row] : X.indptr[row + 1]])
+    if others := data.n_users - len(by_user):
         warn(f"{path}: {others:,} of {data.n_users:,} users are not among those asked for; ignored.")
-    return found
+    return by_user
 
 
 def _lines(path: Path) -> list[str]:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument
 
-from mrfrec.cli.derived import Derived, takes_options
+from mrfrec.answers.question import Question
+from mrfrec.cli.derived import Derived, Unloaded, takes_options
 from mrfrec.data.reading_options import RULES
 from mrfrec.errors import ParameterError
+from mrfrec.service.settings import ServiceSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,38 +41,39 @@ def add_commands(app: typer.Typer, *commands: "Callable[..., None]") -> None:
 
 # ── of the library, as typed ──────────────────────────────────────────────────────────────────────
 
-_READING = Derived("io/tables.py", "read_interactions", without=("progress",))
+_READING = Derived(Unloaded("io/tables.py", "read_interactions"), without=("progress",))
 Reading = Annotated[dict[str, Any], _READING]
-# Where models are measured, titles are not shown, and --min-items has another default.
-_NOT_MEASURED = ("progress", "title", "items", "min_items")
-ReadingMeasured = Annotated[dict[str, Any], _READING._replace(without=_NOT_MEASURED)]
+# Where models are evaluated, titles are not shown, and --min-items has another default.
+_NOT_TO_EVALUATE = ("progress", "title", "items", "min_items")
+ReadingToEvaluate = Annotated[dict[str, Any], _READING._replace(without=_NOT_TO_EVALUATE)]
 # Without the rules about rows, which a model keeps: only the form of the table.
 TableForm = Annotated[dict[str, Any], _READING._replace(without=("progress", *RULES))]
 _OF_HISTORIES = ("user", "item", "value", "event", "time", "on_bad", "separator", "input_format")
 HistoryForm = Annotated[dict[str, Any], _READING._replace(only=_OF_HISTORIES)]
 UserColumn = Annotated[dict[str, Any], _READING._replace(only=("user",))]
-_MACHINE = Derived("models/mrf/model.py", "MRF", ("threads", "memory_limit", "device"), shows_defaults=False)
+_MRF = Unloaded("models/mrf/model.py", "MRF")
+_MACHINE = Derived(_MRF, ("threads", "memory_limit", "device"), shows_defaults=False)
 Machine = Annotated[dict[str, Any], _MACHINE]
 RankingMachine = Annotated[dict[str, Any], _MACHINE._replace(only=("threads", "device"))]
-ModelParameters = Annotated[dict[str, Any], Derived("models/mrf/model.py", "MRF", without=_MACHINE.only)]
-Asked = Annotated[dict[str, Any], Derived("answers/question.py", "Question", without=("explain",))]
+ModelParameters = Annotated[dict[str, Any], Derived(_MRF, without=_MACHINE.only)]
+Asked = Annotated[dict[str, Any], Derived(Question, without=("explain",))]
 _SERVED = ("keys", "rate", "origins", "hosts", "root_path", "max_body", "max_batch", "queue", "drain")
 ServedSettings = Annotated[
     dict[str, Any],
-    Derived("service/settings.py", "ServiceSettings", (*_SERVED, "log_requests", "log_clients")),
+    Derived(ServiceSettings, (*_SERVED, "log_requests", "log_clients")),
 ]
 
 # ── of the commands ───────────────────────────────────────────────────────────────────────────────
 
 Model = Annotated[Path, Argument(metavar="MODEL", help="A model file written by mrfrec fit.")]
 ModelFile = Annotated[Path, "The model file to write."]
-MEASURED_MODEL = (
+EVALUATED_MODEL = (
     "A model, 'SLIM' or 'SLIM: l1=1, l2=50'; parameters of an MRF, 'l2=6, sparsity=0.005' (sparsity=dense "
     "for all weights); or a .json file from mrfrec tune. May start with a name for the table: "
     "'small: sparsity=0.001', 'other: model=SLIM, l1=9'."
 )
-MeasuredModel = Annotated[list[str] | None, "MODEL", MEASURED_MODEL]
-MeasuredModels = Annotated[list[str], "MODEL", MEASURED_MODEL + " Twice or more."]
+EvaluatedModel = Annotated[list[str] | None, "MODEL", EVALUATED_MODEL]
+EvaluatedModels = Annotated[list[str], "MODEL", EVALUATED_MODEL + " Twice or more."]
 TieRule = Annotated[
     Literal["index", "popularity"],
     "Order of items with equal scores: the more popular first, as recommend does, or by index.",
@@ -130,8 +133,8 @@ class Features:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measuring:
-    """How models are measured and where the results go, as typed."""
+class Evaluating:
+    """How models are evaluated and where the results go, as typed."""
 
     metrics: Annotated[
         str | None,

@@ -11,10 +11,10 @@ from mrfrec import datasets
 from mrfrec.checks import check_count
 from mrfrec.cli import note, written
 from mrfrec.cli import options as opt
-from mrfrec.cli.data import Data, check_output, measuring, show
+from mrfrec.cli.data import Data, check_output, prepared_split, show
 from mrfrec.cli.derived import takes_options
 from mrfrec.cli.evaluating import models_to_compare
-from mrfrec.cli.options import Measuring, add_commands, new_app
+from mrfrec.cli.options import Evaluating, add_commands, new_app
 from mrfrec.core.memory import human_bytes
 from mrfrec.errors import DataError, ParameterError
 
@@ -72,10 +72,10 @@ def reproduce(
     kind_of(form, output, REPORT_FORMATS)
     check_output(output, *(params or ()))
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
-    given = _by_data_set(params or (), data or ())
+    parameters = _by_data_set(params or (), data or ())
     with progress_bar() as progress:
         page = run(
-            what, data, models=model, parameters=given, folder=folder, machine=machine, plot=plot,
+            what, data, models=model, parameters=parameters, folder=folder, machine=machine, plot=plot,
             progress=progress, tell=note,
         )  # fmt: skip
         show_report(page, form, output)
@@ -88,7 +88,7 @@ def _by_data_set(files: Sequence[Path], names: Sequence[str]) -> dict[str, dict[
     """Read parameters by data set and model; those of mrfrec tune belong to the one data set chosen."""
     from mrfrec.cli.models import read_object, read_parameters
 
-    found: dict[str, dict[str, Any]] = {}
+    by_data_set: dict[str, dict[str, Any]] = {}
     for path in files:
         content = read_object(path)
         if "parameters" in content:
@@ -102,14 +102,14 @@ def _by_data_set(files: Sequence[Path], names: Sequence[str]) -> dict[str, dict[
             if not isinstance(models, dict):
                 rule = 'a file such as {"ml-20m": {"SLIM": {"l1": 1}}}, or one from mrfrec tune'
                 raise ParameterError("--params", rule, str(path))
-            found[name] = {**found.get(name, {}), **models}
-    return found
+            by_data_set[name] = {**by_data_set.get(name, {}), **models}
+    return by_data_set
 
 
 def tradeoff(
     context: Context,
     data: Data,
-    options: Measuring,
+    options: Evaluating,
     sparsity: Annotated[str | None, "LIST", "Shares of the weights to keep.  [default: 0.001,0.005]"] = None,
     r: Annotated[str, "LIST", "Values of r."] = "0,0.1,0.5",
     dense: Annotated[
@@ -127,7 +127,7 @@ def tradeoff(
     ] = None,
     plot: opt.Plot = None,
 ) -> None:
-    """Measure accuracy against training time, as in Table 2.
+    """Evaluate accuracy against training time, as in Table 2.
 
     Trains an MRF from scratch for each sparsity and each r, and compares it with the dense model. The report
     tells the settings of both.
@@ -153,14 +153,14 @@ def tradeoff(
     for name, text in (("dense", dense if with_dense else ""), ("sparse", sparse)):
         settings[name] = {**settings[name], **_mrf_parameters(text), **options.machine}
     levels = numbers("--sparsity", sparsity) or None
-    with measuring(data, options, plot) as (split, wanted, progress):
-        found = run(
+    with prepared_split(data, options, plot) as (split, wanted, progress):
+        comparison = run(
             split, levels, numbers("--r", r), with_dense=with_dense, metrics=wanted, progress=progress,
             **settings,
         )  # fmt: skip
-        show(of_tradeoff(found), options, data)
+        show(of_tradeoff(comparison), options, data)
         if plot is not None:
-            plot_times(found.evaluations, wanted[0], plot)
+            plot_times(comparison.evaluations, wanted[0], plot)
 
 
 def _mrf_parameters(text: str) -> dict[str, Any]:
@@ -176,45 +176,45 @@ def _mrf_parameters(text: str) -> dict[str, Any]:
 
 def lowrank(
     data: Data,
-    options: Measuring,
+    options: Evaluating,
     ranks: Annotated[str | None, "LIST", "Ranks to cut the weights to.  [default: 200,1000,3000]"] = None,
     model: Annotated[
-        list[str] | None, "MODEL", f"{opt.MEASURED_MODEL}  [default: the paper's, dense]"
+        list[str] | None, "MODEL", f"{opt.EVALUATED_MODEL}  [default: the paper's, dense]"
     ] = None,
     plot: opt.Plot = None,
 ) -> None:
-    """Measure the accuracy of weights cut to a low rank.
+    """Evaluate the accuracy of weights cut to a low rank.
 
-    Replaces B by its best approximation of each rank (singular value decomposition) and measures again.
+    Replaces B by its best approximation of each rank (singular value decomposition) and evaluates again.
 
     \b
     Examples:
       mrfrec paper lowrank events.csv --ranks 50,200 --plot lowrank.png
     """  # fmt: skip
-    from mrfrec.cli.models import make, numbers, only, parse_model
+    from mrfrec.cli.models import make_models, numbers, only_model, parse_model
     from mrfrec.core.progress import part_of
     from mrfrec.models.mrf.field import GaussianField
     from mrfrec.paper.results import of_low_rank, plot_low_rank
     from mrfrec.paper.side_checks import low_rank
 
-    text = only(model) or "preset=paper, sparsity=dense"
-    given = numbers("--ranks", ranks)
-    cuts = [check_count("--ranks", int(x) if x.is_integer() else x) for x in given] or None
-    (recommender,) = make([parse_model(text)], options.machine)
+    text = only_model(model) or "preset=paper, sparsity=dense"
+    typed = numbers("--ranks", ranks)
+    cuts = [check_count("--ranks", int(x) if x.is_integer() else x) for x in typed] or None
+    (recommender,) = make_models([parse_model(text)], options.machine)
     if not isinstance(recommender, GaussianField):
         raise ParameterError("--model", "an MRF, EASE or EDLAE, whose weights can be cut", text)
-    with measuring(data, options, plot) as (split, wanted, progress):
+    with prepared_split(data, options, plot) as (split, wanted, progress):
         recommender.fit(split.training, progress=part_of(progress, 0, 0.5))
         rest = part_of(progress, 0.5, 1)
-        found = low_rank(
+        comparison = low_rank(
             recommender, split.test, cuts, wanted, ties=options.ties, split=split.name, progress=rest
         )
-        show(of_low_rank(found), options, data)
+        show(of_low_rank(comparison), options, data)
         if plot is not None:
-            plot_low_rank(found, wanted[0], plot)
+            plot_low_rank(comparison, wanted[0], plot)
 
 
-def exposure(data: Data, options: Measuring, model: opt.MeasuredModels, plot: opt.Plot = None) -> None:
+def exposure(data: Data, options: Evaluating, model: opt.EvaluatedModels, plot: opt.Plot = None) -> None:
     """Compare how often models recommend popular and rare items.
 
     Adds to the report of mrfrec compare the share of recommendations that each tenth of the items gets.
@@ -228,7 +228,7 @@ def exposure(data: Data, options: Measuring, model: opt.MeasuredModels, plot: op
     from mrfrec.paper.side_checks import exposure as shares_of
 
     models = models_to_compare(model, options.machine)
-    with measuring(data, options, plot) as (split, wanted, progress):
+    with prepared_split(data, options, plot) as (split, wanted, progress):
         comparison = compare(models, split, wanted, ties=options.ties, progress=progress)
         shares = shares_of(comparison, split.test)
         show(of_exposure(comparison, shares), options, data)

@@ -126,11 +126,12 @@ def recommend(
       mrfrec recommend films.mrf --history 'Good, the Bad and the Ugly, The' --history Alien
     """
     from mrfrec.answers import recommending
+    from mrfrec.answers.columns import RECOMMENDATION_COLUMNS, recommendation_columns, rows_of
     from mrfrec.answers.people import people_of, read_histories
     from mrfrec.answers.question import Question
     from mrfrec.cli.names import ItemNames, find_users, read_exclusions, typed_as, users_of
     from mrfrec.cli.show import kind_of, progress_bar, write_rows
-    from mrfrec.data.catalogue import RECOMMENDATION_COLUMNS, rows_of
+    from mrfrec.models.parameters import runtime_of
     from mrfrec.models.registry import load
 
     ways = {
@@ -163,24 +164,25 @@ def recommend(
     if exclude_file:
         ids = whose["history"].users if history_file else users_of(opened)
         form = {name: x for name, x in reading.items() if name not in ("value", "event", "time")}
-        by_user = read_exclusions(exclude_file, ids, whose.get("users", ids), opened.items_, form)
+        by_user = read_exclusions(exclude_file, whose.get("users", ids), ids, opened.items_, form)
         filters["exclude"] = {**by_user, None: filters.get("exclude")}
     question = Question(**(asking | filters), explain=_REASONS if explain else 0)
     with progress_bar(results=results.output is None) as progress:
         if target is not None:
             with cluster_of(cluster) as workers:
-                given = {**target, **whose, **vars(question), **workers}
-                rows = opened.recommend_to(**given, progress=progress)
+                options = {**target, **whose, **vars(question), **workers}
+                rows = opened.recommend_to(**options, progress=progress)
             results.note_rows(rows)
             return
-        asked = people_of(opened.fitted_, **whose, once=True)
-        kind, catalogue = kind_of(results.form, results.output), opened.catalogue
-        if kind == "table" and len(asked) > _TABLE_USERS:
-            raise DataError(f"{len(asked):,} users are too many for a table: give -o FILE.csv.")
-        pieces = recommending.recommend(opened.fitted_, opened.runtime, asked, question)
-        lines = (row for piece in pieces for row in rows_of(catalogue.recommendation_columns(piece)))
+        people = people_of(opened.fitted_, **whose, once=True)
+        kind = kind_of(results.form, results.output)
+        catalogue = opened.catalogue
+        if kind == "table" and len(people) > _TABLE_USERS:
+            raise DataError(f"{len(people):,} users are too many for a table: give -o FILE.csv.")
+        pieces = recommending.recommend(opened.fitted_, runtime_of(opened), people, question)
+        lines = (row for piece in pieces for row in rows_of(recommendation_columns(catalogue, piece)))
         shown = [*RECOMMENDATION_COLUMNS, *(["because"] if explain else [])]
-        hidden = "user" if len(asked) == 1 else ""
+        hidden = "user" if len(people) == 1 else ""
         write_rows(lines, shown, catalogue, kind, results.output, hidden)
 
 
@@ -206,10 +208,10 @@ def similar(
       mrfrec similar shop.mrf --all -o similar.parquet
       mrfrec similar shop.mrf --all -o sqlite:///shop.db --table neighbors
     """
+    from mrfrec.answers.columns import neighbor_columns, rows_of
     from mrfrec.answers.similar import nearest
     from mrfrec.cli.names import ItemNames
     from mrfrec.cli.show import ONE_FORMATS, kind_of, progress_bar, write_rows
-    from mrfrec.data.catalogue import rows_of
     from mrfrec.models.registry import load
 
     if (item is None) != all_items:
@@ -218,10 +220,11 @@ def similar(
         if results.table is not None or results.columns is not None:
             raise DataError("one item goes to a file or the screen: give --all with --table or --columns.")
         opened = load(model)
-        kind, catalogue = kind_of(results.form, results.output, ONE_FORMATS), opened.catalogue
+        kind = kind_of(results.form, results.output, ONE_FORMATS)
+        catalogue = opened.catalogue
         known = ItemNames(catalogue).find(item)
         found = nearest(opened.fitted_, catalogue.position(known), check_count("k", k))
-        columns = catalogue.neighbor_columns(*found)
+        columns = neighbor_columns(catalogue, *found)
         if not columns["item"]:
             note(f"no item goes with {known}, says this {type(opened).__name__}")
         write_rows(rows_of(columns), list(columns), catalogue, kind, results.output)
@@ -254,17 +257,18 @@ def explain(
       mrfrec explain shop.mrf --history milk,bread --item butter
       mrfrec explain shop.mrf --user 42 --item butter --format json
     """
+    from mrfrec.answers.columns import reason_columns, rows_of
     from mrfrec.answers.reasons import explanation
     from mrfrec.cli.names import ItemNames, find_users
     from mrfrec.cli.show import ONE_FORMATS, kind_of, write_rows
-    from mrfrec.data.catalogue import rows_of
     from mrfrec.models.registry import load
 
     if (history is None) == (user is None):
         raise DataError("give exactly one of --history and --user.")
     kind = kind_of(form, output, ONE_FORMATS)
     opened = load(model)
-    catalogue, names = opened.catalogue, ItemNames(opened.catalogue)
+    catalogue = opened.catalogue
+    names = ItemNames(catalogue)
     whose: dict[str, Any] = {"novelty": novelty}
     if history is not None:
         whose["history"] = names.find_all(history)
@@ -272,7 +276,7 @@ def explain(
         (whose["user"],) = find_users(opened, [user], None)
     known = names.find(item)
     found, base = explanation(opened.fitted_, known, **whose)
-    columns = catalogue.reason_columns(catalogue.position(known), found, base)
+    columns = reason_columns(catalogue, catalogue.position(known), found, base)
     if kind == "table":
         if base:  # its row has no item: show its title there
             columns["item"][-1], columns["title"][-1] = columns["title"][-1], None

@@ -34,11 +34,11 @@ def nightly(
     ] = WAIT,
     log: Annotated[Literal["lines", "json"], "Form of the messages on stderr."] = "lines",
 ) -> None:
-    """Read, fit, measure, and publish a model if it is good enough.
+    """Read, fit, evaluate, and publish a model if it is good enough.
 
     JOB names the source of events, the parameters of the model, the limits of the guard, and the places to
     publish to: a model file, tables of recommendations and similar items, a report.
-    A new model is measured on held-out users, the same every night. If it is worse than the guard allows, or
+    A new model is evaluated on held-out users, the same every night. If it is worse than the guard allows, or
     data is missing, nothing is published.
 
     Exit codes: 0 published, 2 failed, 3 refused by the guard, 4 another run is at work, or another command
@@ -57,13 +57,13 @@ def nightly(
     if log == "json":
         for handler in logging.getLogger("mrfrec").handlers:
             handler.setFormatter(JsonLines())
-    planned = read_job(job, date)
+    checked = read_job(job, date)
     if dry_run:
-        check_tables(planned)
-        sys.stdout.write("".join(f"{line}\n" for line in steps(planned)))
+        check_tables(checked)
+        sys.stdout.write("".join(f"{line}\n" for line in steps(checked)))
         return
     with progress_bar() as progress:
-        run(planned, accept=accept, wait=wait, progress=progress if log == "lines" else None)
+        run(checked, accept=accept, wait=wait, progress=progress if log == "lines" else None)
 
 
 def serve(

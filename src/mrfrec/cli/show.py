@@ -35,8 +35,8 @@ def kind_of(form: str | None, output: "str | Path | None", by_name: Mapping[str,
     """Return the format that was requested, or the one of the output file's suffix."""
     refuse_url(output)  # shows no password
     if output is None and form == "parquet":
-        rule, advice = "table, json or csv on the screen", "Give -o FILE for Parquet."
-        raise ParameterError("--format", rule, form, advice)
+        rule = "table, json or csv on the screen"
+        raise ParameterError("--format", rule, form, "Give -o FILE for Parquet.")
     found = form or ("table" if output is None else by_name.get(Path(output).suffix.lower()))
     if found not in by_name.values():
         rule = f"a name that ends in {', '.join(by_name)}"

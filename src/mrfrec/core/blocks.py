@@ -311,8 +311,8 @@ def batches(
         )
         # The bytes grow with the square of a block, and the time with a little more.
         cost = np.cumsum(block_bytes**1.25)
-        shares = cost * engine.threads_of_tasks / cost[-1]
-        marks = np.minimum(np.ceil(shares), engine.threads_of_tasks).astype(np.int64)
+        shares = cost * engine.tasks_at_once / cost[-1]
+        marks = np.minimum(np.ceil(shares), engine.tasks_at_once).astype(np.int64)
     ends, cuts = np.cumsum(block_bytes), [0]
     while cuts[-1] < len(ends):
         first = cuts[-1]

@@ -2,7 +2,7 @@
 
     C = (S + ridge)⁻¹,    B' = −C ⊘ diag(C) per column, zero diagonal,    B = dMat(1/s)·B'·dMat(s)
 
-One m × m array is all there is: its lower triangle is S, then the Cholesky factor L, then W = L⁻¹, then
+All steps share one m × m array: its lower triangle is S, then the Cholesky factor L, then W = L⁻¹, then
 C = Wᵀ·W, and at the end both triangles are B. Each of the three steps takes m³/3 flops, nearly all in
 products of one or two tiles with a long inner dimension, where BLAS is at its best. Each product is one task
 with one BLAS thread, so that the threads share no arithmetic and the result does not depend on their number.
@@ -21,7 +21,7 @@ from mrfrec.errors import NumericalError
 
 
 def scaled_matrix(statistics: Statistics, dtype: str, engine: Engine) -> Array:
-    """S, lower triangle."""
+    """Return S, m × m, of which only the lower triangle is filled."""
     m = statistics.m
     S: Array = np.empty((m, m), dtype)
     with engine.stage("matrix", m):
@@ -41,7 +41,7 @@ def scaled_matrix(statistics: Statistics, dtype: str, engine: Engine) -> Array:
 def closed_form(
     A: Array, statistics: Statistics, ridge: Floats, *, mean_constraint: bool, engine: Engine
 ) -> Array:
-    """B for the dense model, in the place of S."""
+    """Return the B of the dense model, which replaces S; only the lower triangle of S is read."""
     # Items without variance have empty rows; a 1 on their diagonal keeps the matrix regular.
     np.fill_diagonal(A, np.where(statistics.active, statistics.S_diagonal + ridge, 1.0))
     _invert(A, engine)
@@ -55,7 +55,9 @@ def _invert(A: Array, engine: Engine) -> None:
 
     Progress counts rows (or columns) times inner dimension, so that its steps take equal time.
     """
-    routines, m, side = lapack(A.dtype.name), len(A), tile_size(len(A))
+    routines = lapack(A.dtype.name)
+    m = len(A)
+    side = tile_size(m)
     tiles = ranges(0, m, side)
     with engine.stage("factorise", sum((m - k0) * k1 for k0, k1 in tiles)):
         for k0, k1 in tiles:  # A = L·Lᵀ, one column of tiles after the other
@@ -105,7 +107,9 @@ def _invert(A: Array, engine: Engine) -> None:
 
 
 def _weights_in_place(C: Array, statistics: Statistics, mean_constraint: bool, engine: Engine) -> None:
-    """From the lower triangle of C to B. The Appendix's constraint μᵀB = μᵀ takes a rank-one part off C:
+    """Replace C by B; only the lower triangle of C is read.
+
+    The Appendix's constraint μᵀB = μᵀ subtracts a matrix of rank one from C:
 
     P = C − C·μ'μ'ᵀ·C / (μ'ᵀ·C·μ'),    B'_ji = −P_ji/P_ii,    μ' = μ ⊘ s
     """

@@ -19,6 +19,7 @@ _COLUMN = 3.0e-11  # per k², for a column that a block estimates
 _PAIR = 5.0e-8  # to count and transpose a pair
 _KEPT = 5.0e-8  # to bring an entry of B into its place
 _ON_DEVICE = 0.05  # what a GPU takes of the time of a stage
+_BESIDE_DEVICE = 0.25  # and what a processor with several cores takes beside it
 SOLVING = ("solve", "rows", "factorise", "invert factor", "multiply factor", "weights")
 """The stages of a fit that another ridge changes."""
 _UNKNOWN_NEIGHBORS = 100  # of an item, before a threshold has shown how many there are
@@ -31,16 +32,23 @@ def of_fit(plan: Plan, settings: Settings, sizes: Sizes, additions: float, devic
     """
     m = sizes.items
     here = _ON_DEVICE if device else 1.0
-    costs = {"statistics": _PAIR * sizes.pairs}
+    beside = on_processor(device)
+    costs = {"statistics": beside * _PAIR * sizes.pairs}
     if plan.rank:
         columns = basis_size(plan.rank, m)[1]
-        costs["low rank"] = 6e-10 * columns * (sizes.pairs + m * columns)
-        costs["finish"] = 1.6e-7 * plan.rank * m
+        costs["low rank"] = here * 6e-10 * columns * (sizes.pairs + m * columns)
+        costs["finish"] = beside * 1.6e-7 * plan.rank * m
     if plan.kind == "dense":
         cube = here * _CUBE * float(m) ** 3
         steps = dict.fromkeys(("factorise", "invert factor", "multiply factor"), cube)
         matrix = here * (_ADDITION * additions + _ENTRY * m * m)
-        return {**costs, "matrix": matrix, **steps, "weights": 3e-9 * m * m, "finish": 1e-9 * m * m}
+        return {
+            **costs,
+            "matrix": matrix,
+            **steps,
+            "weights": here * 3e-9 * m * m,
+            "finish": beside * 1e-9 * m * m,
+        }
     k = _UNKNOWN_NEIGHBORS if plan.sparsity is None else plan.sparsity * m
     k = min(k, settings.max_neighbors, m)
     mean = max(k, min(settings.max_neighbors, m) / 2)  # neighbours of a neighbour: 315, 582 and 755 were seen
@@ -49,8 +57,13 @@ def of_fit(plan: Plan, settings: Settings, sizes: Sizes, additions: float, devic
     costs["pattern"] = here * (_ADDITION * additions + _ENTRY * m * m)
     costs["gather"] = here * (_ADDITION * additions + _GATHERED * stored)
     costs["solve"] = here * 1.1 * _SOLVED * stored * mean**0.5
-    costs["rows"] = _KEPT * k * m
+    costs["rows"] = beside * _KEPT * k * m
     return costs
+
+
+def on_processor(device: bool) -> float:
+    """Return what a stage of the processor costs, of the seconds of one core: less beside a device."""
+    return _BESIDE_DEVICE if device else 1.0
 
 
 def of_blocks(

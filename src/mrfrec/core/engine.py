@@ -1,4 +1,4 @@
-"""What the core asks of the engine that runs it.
+"""The engine that runs the core: its interface, its stages and its progress.
 
 The core is arithmetic over ranges of items and lists of blocks. An engine decides where that runs: on the
 threads of this machine, on a GPU, on a cluster.
@@ -21,7 +21,7 @@ from mrfrec.core.progress import Progress
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 
-WORDS = {
+STAGE_NAMES = {
     "measure": "measuring parameters",
     "low rank": "finding shared tastes", "statistics": "counting", "pattern": "finding related items",
     "schedule": "finding related items", "kinds": "finding related items", "gather": "comparing items",
@@ -30,14 +30,14 @@ WORDS = {
     "multiply factor": "learning weights", "solve": "learning weights", "blocks": "learning weights",
     "average": "learning weights", "regress": "learning weights", "weights": "finishing", "rows": "finishing",
 }  # fmt: skip
-"""What progress says of the stages of fits."""
+"""What progress calls each stage of a fit; several stages may have one name."""
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
 def ranges(start: int, stop: int, step: int) -> list[tuple[int, int]]:
-    """Cut start…stop into ranges of `step`."""
+    """Cut start…stop into ranges of length `step`; the last may be shorter."""
     return [(first, min(first + step, stop)) for first in range(start, stop, step)]
 
 
@@ -58,26 +58,27 @@ class Engine(ABC):
     reduced in their order, and none depends on the cuts: the engine cannot change a result.
     """
 
-    # A device that does the longest stages of a fit, up to rounding: `engines.gpu.accelerator`, or None.
+    # The `TorchAccelerator` that takes over the longest stages of a fit; results differ by rounding only.
     accelerator: Any = None
-    task_memory: int | None = None  # bytes that a task of `fold` may use, where that is not this machine's,
-    threads_of_tasks: int = 1  # and how many tasks run at one time there
+    # If the tasks of `fold` run elsewhere: the bytes that each may use there, and how many run at once.
+    task_memory: int | None = None
+    tasks_at_once: int = 1
 
     def __init__(self, threads: int, progress: Progress | None) -> None:
         self.threads = threads
-        self.scratch = sys.maxsize  # bytes that the tasks running at one time may use, all together
-        self.timings: dict[str, float] = {}  # seconds per stage
-        self.saved = 0.0  # seconds, among these, of stages that an earlier fit has done
+        self.scratch = sys.maxsize  # bytes that the scratch spaces of all threads may take together
+        self.timings: dict[str, float] = {}  # seconds by stage
+        self.saved = 0.0  # seconds of these that belong to stages taken from an earlier fit
         self._progress = progress
         self._stage, self._done, self._total = "", 0, 0
         self._costs: dict[str, float] = {}
         self._growth: dict[str, Sequence[float]] = {}
-        self._shares: dict[str, float] = {}  # of each stage, how much is done
+        self._shares: dict[str, float] = {}  # how much of each stage is done, from 0 to 1
 
     @property
     @abstractmethod
     def memory(self) -> Budget:
-        """The bytes a fit may use, and what its stages plan to."""
+        """The bytes a fit may use, and what each of its stages needs."""
 
     @abstractmethod
     def run(
@@ -93,7 +94,7 @@ class Engine(ABC):
 
         With `scratch`, each thread makes one scratch space, of `scratch_bytes`, and passes it to `work` as
         the second argument. No more threads run than `self.scratch` has room for. `costs` are the steps of
-        progress that each task counts for, or a function of its result.
+        progress that each task counts for, or a function that computes them from its result.
         """
 
     def fold(
@@ -107,56 +108,56 @@ class Engine(ABC):
         """Call `add(task, function(task, engine))` for each task, in order.
 
         `function` is pure. It may use all threads and memory of the engine that it gets, and reports its
-        progress there. An engine that runs tasks elsewhere counts `costs` steps of progress for each task
-        instead. `name` is for people.
+        progress to that engine. An engine that runs tasks elsewhere counts `costs` steps of progress for each
+        task instead. `name` stands in messages.
         """
         for task in tasks:
             add(task, function(task, self))
 
-    def ranges(self, costs: Sequence[int]) -> list[tuple[int, int]]:
-        """Cut 0…len(costs) into the ranges that make a task of `fold` each: here, one for all threads."""
+    def task_ranges(self, costs: Sequence[int]) -> list[tuple[int, int]]:
+        """Cut 0…len(costs) into ranges, one for each task of `fold`: here a single one, for all threads."""
         return [(0, len(costs))] if len(costs) else []
 
     # ── time and progress ─────────────────────────────────────────────────────────────────────────
 
     @contextmanager
     def stage(self, name: str, total: int, part: tuple[int, int] | None = None) -> Iterator[None]:
-        """Time the work inside under `name`, which `advance` counts from 0 to `total`.
+        """Time the work inside the block under `name`; `advance` counts its steps from 0 to `total`.
 
-        A stage that is done in several parts says where this part begins and ends.
+        A stage may be done in several parts: `part` says at which steps this one begins and ends.
         """
         first, last = part or (0, total)
-        around = self._stage, self._done, self._total
+        outer = self._stage, self._done, self._total
         self._stage, self._done, self._total = name, first, total
         self.advance(0)
         start = time.perf_counter()
         yield
         self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - start
         self.advance(last - self._done)
-        self._stage, self._done, self._total = around
+        self._stage, self._done, self._total = outer
 
     def expect(self, costs: Mapping[str, float], growth: Sequence[float] = (0.0, 1.0)) -> None:
-        """Say about how long stages take compared with each other: in seconds, on any machine.
+        """Announce about how many seconds each stage takes; only their ratios count.
 
-        Where the steps of these stages differ, `growth` has the share of the time that the first steps take,
-        at evenly spaced steps from none to all.
+        Where the steps of a stage take different times, `growth` holds the share of its time that has passed
+        at evenly spaced steps, from 0 at the first to 1 at the last.
         """
         self._costs.update(costs)
         self._growth.update(dict.fromkeys(costs, growth))
 
-    def count(self, timings: dict[str, float]) -> None:
-        """Add the seconds of stages that an earlier fit has done."""
+    def add_saved(self, timings: dict[str, float]) -> None:
+        """Add the seconds of stages whose results were taken from an earlier fit."""
         for name, seconds in timings.items():
             self._costs.pop(name, None)
             self.timings[name] = self.timings.get(name, 0.0) + seconds
             self.saved += seconds
 
     def advance(self, steps: int) -> None:
-        """Report that so many steps more of the stage are done."""
+        """Report that `steps` more steps of the stage are done."""
         self._done += steps
         share = min(self._done / self._total, 1.0) if self._total else 1.0
         growth = self._growth.get(self._stage, (0.0, 1.0))
-        # As np.interp, which takes longer than many a task.
+        # np.interp would do this, but takes longer than many a task.
         place = min(int(share * (len(growth) - 1)), len(growth) - 2)
         share = growth[place] + (share * (len(growth) - 1) - place) * (growth[place + 1] - growth[place])
         self._shares[self._stage] = max(share, self._shares.get(self._stage, 0.0))
@@ -164,10 +165,11 @@ class Engine(ABC):
             total = self._units()
             done = sum(cost * self._shares.get(name, 0.0) for name, cost in self._costs.items())
             # What comes after the last stage is not done yet.
-            self._progress(WORDS.get(self._stage, self._stage), min(round(1e6 * done), total - 1), total)
+            name = STAGE_NAMES.get(self._stage, self._stage)
+            self._progress(name, min(round(1e6 * done), total - 1), total)
 
     def finish(self) -> None:
-        """Report that the fit is done, which it is a while after its last stage."""
+        """Report that the whole fit is done, not only its last stage."""
         if self._progress is not None:
             total = self._units()
             self._progress("finishing", total, total)

@@ -1,7 +1,7 @@
 """§3.1: entries of S above a threshold, by pairs or by columns, and the threshold for a number of entries.
 
-`list_pairs` and `list_columns` are pure functions over ranges of items, apart from the scratch space they are
-given. Magnitudes are float32. The two find the same entries:
+`list_pairs` and `list_columns` are pure functions over ranges of items, apart from their scratch space.
+Magnitudes are float32. The two find the same entries:
 
 - by pairs, each pair of items is computed once, in the row of the later item, and goes to both columns;
 - by columns, each column is computed whole and cut to its largest entries at once. That takes twice the
@@ -19,9 +19,9 @@ from mrfrec.core.engine import Array
 from mrfrec.core.kernels import pattern as kernels
 from mrfrec.core.statistics import Statistics
 
-COARSE, FINE = 16, 12  # low bits a histogram ignores: bins 0.8 % wide for a sample, 0.05 % for the choice
+COARSE, FINE = 16, 12  # low bits a histogram ignores: bins are 0.8 % wide for a sample, 0.05 % for the choice
 _TOLERANCE = 0.01  # share of the wanted entries by which an edge between two bins may miss them
-_ROOM = 1 << 18  # pairs a thread finds before it hands them over: 2 MB, which a cache holds
+_ROOM = 1 << 18  # pairs a thread collects before it hands them over: 2 MB, which fit a processor's cache
 
 
 class Scratch:
@@ -33,21 +33,24 @@ class Scratch:
     def __init__(self, statistics: Statistics, shift: int, most: int) -> None:
         room = max(statistics.m, _ROOM)
         self.accumulator = statistics.accumulator()
-        self.items, self.sizes = np.empty(room, np.int32), np.empty(room, np.float32)
-        self.histogram, self.shift = np.zeros(1 << (31 - shift), np.int64), shift
-        self.largest, self.keys = np.empty(2 * most, np.uint64), np.empty(max(_ROOM // 4, most), np.uint64)
+        self.items = np.empty(room, np.int32)
+        self.sizes = np.empty(room, np.float32)
+        self.histogram = np.zeros(1 << (31 - shift), np.int64)
+        self.shift = shift
+        self.largest = np.empty(2 * most, np.uint64)
+        self.keys = np.empty(max(_ROOM // 4, most), np.uint64)
 
 
 def bytes_for_scratch(m: int, most: int) -> int:
-    """Return the bytes of a `Scratch`, of which each thread needs one."""
+    """Return the bytes of one `Scratch`; each thread needs one."""
     return 8 * m + 8 * max(m, _ROOM) + 8 * (1 << (31 - FINE)) + 16 * most + 8 * max(_ROOM // 4, most)
 
 
 class Pairs(NamedTuple):
-    """Entries before the diagonal of some rows of S: `counts` of them in each row."""
+    """Entries before the diagonal of some rows of S, one row after the other."""
 
     rows: npt.NDArray[np.int64]
-    counts: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]  # entries of each row
     items: npt.NDArray[np.int32]
     sizes: npt.NDArray[np.float32]
 
@@ -68,7 +71,10 @@ class Columns:
 
 
 def history_lengths(begin: Array) -> npt.NDArray[np.uint32]:
-    """Return the length of each history that begins at `begin`, of which there are all."""
+    """Return for each interaction the length of its history, given where that begins.
+
+    `begin` holds the beginnings of all histories, each as often as the history is long.
+    """
     is_begin = np.zeros(len(begin), np.bool_)
     is_begin[begin] = True
     users = np.flatnonzero(is_begin)
@@ -84,12 +90,13 @@ def list_pairs(
     scratch: Scratch,
     may_keep: Callable[[int], bool] | None,
 ) -> list[Pairs]:
-    """List the pairs of these rows with |S| > threshold; stop where `may_keep(count)` says no.
+    """List the pairs of these rows with |S| > threshold; stop when `may_keep(count)` returns False.
 
     Without `may_keep`, only fill the histogram.
     """
     counts = np.empty(len(rows), np.int64)
-    found, start = [], 0
+    pairs = []
+    start = 0
     while start < len(rows):
         stop = kernels.list_pairs(
             statistics.X, statistics.scaling, rows, start, threshold, scratch.histogram, scratch.shift,
@@ -100,9 +107,9 @@ def list_pairs(
             if not may_keep(total):
                 break
             items, sizes = scratch.items[:total].copy(), scratch.sizes[:total].copy()
-            found.append(Pairs(rows[start:stop], counts[start:stop], items, sizes))
+            pairs.append(Pairs(rows[start:stop], counts[start:stop], items, sizes))
         start = stop
-    return found
+    return pairs
 
 
 def list_columns(
@@ -118,12 +125,13 @@ def list_columns(
     """List the largest entries with |S| > threshold in the columns of successive items.
 
     `lengths` holds, for each user of each item, the length of the user's history. Entries with |S| ≤ ties
-    tie; where `limits` is not empty, column i keeps at most limits[i] of these. Stop, without any, where
-    `may_keep(count)` says no.
+    tie; if `limits` is not empty, column i keeps at most limits[i] of these. When `may_keep(count)` returns
+    False, stop and return no columns.
     """
     start, stop = int(items[0]), int(items[-1]) + 1
     counts, tied = np.empty((2, stop - start), np.int64)
-    parts, first = [], start
+    parts = []
+    first = start
     while first < stop:
         last = kernels.list_columns(
             statistics.X, statistics.scaling, lengths, first, stop, threshold, ties, limits,
@@ -138,14 +146,14 @@ def list_columns(
 
 
 class Histogram:
-    """Counts of magnitudes: bin b holds the float32 whose bits, without the last `shift` of them, are b."""
+    """Counts of magnitudes: bin b counts the float32 numbers whose bits, without the last `shift`, are b."""
 
     def __init__(self, entries: Array, shift: int) -> None:
         self.shift = shift
         self.above_edge = np.append(np.cumsum(entries[::-1])[::-1], 0)  # entries in bin b and all later bins
 
     def above(self, threshold: float) -> float:
-        """Return about how many entries lie above a threshold."""
+        """Return about how many entries are above a threshold."""
         return float(self.above_edge[int(np.float32(threshold).view(np.uint32)) >> self.shift])
 
     def at_least(self, wanted: float) -> np.float32:
@@ -153,9 +161,9 @@ class Histogram:
         return self._edge(int(np.count_nonzero(self.above_edge >= max(wanted, 1.0))) - 1)
 
     def choose(self, wanted: int) -> tuple[np.float32, np.float32, int, int]:
-        """Choose the edge with as near to `wanted` entries above it as can be, or else a bin to cut.
+        """Choose the edge with about `wanted` entries above it; if there is none, choose a bin to cut.
 
-        Return the edges below and above that bin, how many entries it has, and how many of these to keep.
+        Return the edges below and above that bin, the number of its entries, and how many of these to keep.
         """
         nearest = int(np.abs(self.above_edge - wanted).argmin())
         miss = abs(self.above_edge[nearest] - wanted)
@@ -171,8 +179,8 @@ class Histogram:
 
 
 def deal(tied: npt.NDArray[np.int64], dealt: int) -> npt.NDArray[np.int64]:
-    """Deal to the columns in turn, `dealt` entries in all and to column i no more than tied[i]."""
-    takers = len(tied) - np.cumsum(np.bincount(tied))  # columns that get one in each round
+    """Return how many entries each column gets if `dealt` are dealt in turn, at most tied[i] to column i."""
+    takers = len(tied) - np.cumsum(np.bincount(tied))  # columns that get an entry in each round
     rounds = int(np.searchsorted(np.cumsum(takers), dealt, side="right"))
     limits = np.minimum(tied, rounds)
     limits[np.flatnonzero(tied > rounds)[: dealt - limits.sum()]] += 1

@@ -254,7 +254,7 @@ class _Stages:
             return make()
         found = self.reuse.find(stage, self.keys[stage])
         if found is not None:
-            self.engine.count(found[1])
+            self.engine.add_saved(found[1])
             return cast(Value, found[0])
         before = dict(self.engine.timings)
         value = make()

@@ -1,7 +1,7 @@
 """The leading right singular vectors of N = D_u^(−½)·X·D_i^(−½), for the low-rank part.
 
-They come from block Lanczos on NᵀN with full reorthogonalisation (Golub & Underwood, 1977). Where there are
-many users, a part of them tells the vectors as well. The work is cut the same way for any number of threads.
+They come from block Lanczos on NᵀN with full reorthogonalisation (Golub & Underwood, 1977). Of many users, a
+random sample is enough. The work is cut the same way for any number of threads.
 """
 
 from collections.abc import Callable
@@ -16,40 +16,44 @@ if TYPE_CHECKING:
     import scipy.sparse as sp
 
 
-_BLOCKS = 9  # of the basis, at least: with each, the directions get sharper
-# Columns of the basis per direction wanted. On Gowalla, 2.25 hold 96 % of the sum of squares of the exact
-# directions and rank users' items as well as these.
-_PER_DIRECTION = 2.25
-# A sample has at least so many users, and so many pairs per item.
-_USERS, _PAIRS = 150_000, 200
-_USERS_AT_ONCE = 32_768  # whose products stay in the processor's cache
-_PARTS = 8  # of the users, at most
-_ROWS_AT_ONCE = 4096  # of the basis, that a thread multiplies
-# Squares of the lengths of columns that depend on others, compared with the longest, or are mere rounding.
+_LEAST_BLOCKS = 9  # blocks of the basis: the more, the more precise the directions
+# Columns of the basis per direction. On Gowalla, 2.25 hold 96 % of the sum of squares of the exact directions
+# and rank users' items as well as these.
+_COLUMNS_PER_DIRECTION = 2.25
+# A sample has at least this many users, and this many pairs per item.
+_SAMPLE_USERS, _SAMPLE_PAIRS = 150_000, 200
+_USERS_AT_ONCE = 32_768  # the products of so many users stay in the processor's cache
+_MOST_PARTS = 8  # into which the users are cut
+_ROWS_AT_ONCE = 4096  # rows of a basis that a thread multiplies at one time
+# A column depends on the others if its squared length is below this share of the longest one's, and is mere
+# rounding if that is below this bound.
 _DEPENDENT, _ROUNDING = 1e-10, 1e-8
 
 
 def basis_size(rank: int, m: int) -> tuple[int, int]:
-    """Return the columns of a block of the basis and of all blocks; m and m if that is not much more."""
+    """Return the columns of a block of the basis and of all blocks; m and m if m is not much larger."""
     block = 16 * min(-(-rank // 64), 4)
-    columns = block * max(_BLOCKS, -(-int(_PER_DIRECTION * rank) // block))
+    columns = block * max(_LEAST_BLOCKS, -(-int(_COLUMNS_PER_DIRECTION * rank) // block))
     return (block, columns) if 2 * columns < m else (m, m)
 
 
-class Half(NamedTuple):
-    """One side of a part of N: `rows` of the other side for each of its own, and their values."""
+class Side(NamedTuple):
+    """A part of X by user or by item: user (or item) s has values[ptr[s]:ptr[s+1]] at these places of `rows`.
+
+    A product with a matrix sums these rows of it, times the values, and multiplies the sum by weight[s].
+    """
 
     ptr: Array
     rows: Array
     values: Array  # empty if all are 1
-    weight: Array  # of each sum
+    weight: Array
 
 
 def leading_vectors(X: "sp.csr_array", rank: int, dtype: str, engine: Engine) -> Array:
     """Return the `rank` leading right singular vectors of N as rows; one step per column of the basis."""
     m = X.shape[1]
     block, columns = basis_size(rank, m)
-    parts, a = halves(X, dtype)
+    parts, a = sides(X, dtype)
     if columns == m:
         multiply = _product(parts, a, engine)
         strips = np.array_split(np.eye(m, dtype=dtype), -(-m // 64), axis=1)
@@ -74,11 +78,11 @@ def sample(users: int, step: int) -> Array:
 
 def sample_step(users: int, items: int, pairs: int) -> int:
     """Return s if one user in s is enough to find the directions."""
-    return max(min(users // _USERS, pairs // (_PAIRS * items)), 1)
+    return max(min(users // _SAMPLE_USERS, pairs // (_SAMPLE_PAIRS * items)), 1)
 
 
-def halves(X: "sp.csr_array", dtype: str) -> tuple[list[tuple[Half, Half]], Array]:
-    """Return both sides of N, by users and by items, in parts of the users, and the scale of the items."""
+def sides(X: "sp.csr_array", dtype: str) -> tuple[list[tuple[Side, Side]], Array]:
+    """Return X by user and by item for each part of the users, and the scale of the items, D_i^(−½)."""
     import scipy.sparse as sp
 
     step = sample_step(X.shape[0], X.shape[1], X.nnz)
@@ -91,28 +95,30 @@ def halves(X: "sp.csr_array", dtype: str) -> tuple[list[tuple[Half, Half]], Arra
         w = np.where(of_users > 0, 1.0 / of_users, 0.0).astype(dtype)
     data = np.ones(X.nnz, np.int8) if binary else X.data.astype(dtype, copy=False)
 
-    def half(ptr: Array, rows: Array, values: Array, weight: Array) -> Half:
+    def side(ptr: Array, rows: Array, values: Array, weight: Array) -> Side:
         rows = rows.astype(np.int32, copy=False).view(np.uint32)
-        return Half(ptr.astype(np.int64), rows, np.empty(0, dtype) if binary else values, weight)
+        return Side(ptr.astype(np.int64), rows, np.empty(0, dtype) if binary else values, weight)
 
-    parts, at_once = [], users_at_once(n)
+    parts = []
+    at_once = users_at_once(n)
     for first in range(0, n, at_once):
         ptr = X.indptr[first : first + at_once + 1]
-        span, weight = slice(int(ptr[0]), int(ptr[-1])), w[first : first + at_once]
+        span = slice(int(ptr[0]), int(ptr[-1]))
+        weight = w[first : first + at_once]
         by_user = data[span], X.indices[span], ptr - ptr[0]
         by_item = sp.csr_array(by_user, shape=(len(weight), m)).tocsc()
         parts.append(
             (
-                half(by_user[2], by_user[1], by_user[0], weight),
-                half(by_item.indptr, by_item.indices, by_item.data, np.ones(m, dtype)),
+                side(by_user[2], by_user[1], by_user[0], weight),
+                side(by_item.indptr, by_item.indices, by_item.data, np.ones(m, dtype)),
             )
         )
     return parts, a
 
 
 def users_at_once(n: int) -> int:
-    """Return how many users a part of N has: a part has a pointer per item, so there are few."""
-    return max(_USERS_AT_ONCE, -(-n // _PARTS))
+    """Return how many of n users a part of X has; parts are few, since each has a pointer per item."""
+    return max(_USERS_AT_ONCE, -(-n // _MOST_PARTS))
 
 
 def sums_of_squares(X: "sp.csr_array") -> tuple[Array, Array]:
@@ -126,62 +132,67 @@ def sums_of_squares(X: "sp.csr_array") -> tuple[Array, Array]:
 
 
 class Operations(NamedTuple):
-    """What Lanczos does with large arrays, numpy's or a device's; small ones are numpy's."""
+    """The operations on large arrays, of numpy or of a device; small arrays are always numpy's."""
 
-    random: Callable[[int], Any]  # a block of columns, by a seed
+    random: Callable[[int], Any]  # seed ↦ a block of random columns
     multiply: Callable[[Any], Any]  # Q ↦ NᵀN·Q
-    project: Callable[[Any, Any], Array]  # makes Q orthogonal to a basis; returns what that takes away
+    project: Callable[[Any, Any], Array]  # basis, Q ↦ coordinates of Q; makes Q orthogonal to the basis
     gram: Callable[[Any], Array]  # Q ↦ QᵀQ in float64
     transform: Callable[[Any, Array], Any]  # Q, R ↦ Q·R
 
 
-def fill_basis(basis: Any, on: Operations, engine: Engine) -> Array:
-    """Fill the basis of a Krylov space, columns × m; return eigenvectors in it, largest first."""
-    columns, Q = len(basis), on.random(0)
-    T, block = np.zeros((columns, columns)), Q.shape[1]
+def fill_basis(basis: Any, operations: Operations, engine: Engine) -> Array:
+    """Fill the basis of a Krylov space, columns × m.
+
+    Return the coordinates of the eigenvectors of NᵀN within it as columns, the largest eigenvalue first.
+    """
+    columns = len(basis)
+    T = np.zeros((columns, columns))
+    Q = operations.random(0)
+    block = Q.shape[1]
     for start in range(0, columns, block):
         stop = start + block
-        Q = _orthonormal(Q, basis[:start], on)
+        Q = _orthonormal(Q, basis[:start], operations)
         basis[start:stop] = Q.T
-        Q = on.multiply(Q)
-        T[:stop, start:stop] = on.project(basis[:stop], Q)
+        Q = operations.multiply(Q)
+        T[:stop, start:stop] = operations.project(basis[:stop], Q)
         engine.advance(block)
     return np.asarray(np.linalg.eigh(T, UPLO="U")[1][:, ::-1])
 
 
-def _orthonormal(Q: Any, basis: Any, on: Operations) -> Any:
+def _orthonormal(Q: Any, basis: Any, operations: Operations) -> Any:
     """Return an orthonormal basis of the columns of Q, by eigenvectors of QᵀQ, which are quicker than QR.
 
-    The lengths of N's products are 1 at most. Where the space is exhausted, and some of them mere rounding,
-    new directions take their place.
+    Products with N make no column longer than 1. Where the space is exhausted and some columns are mere
+    rounding, random directions take their place.
     """
     for _ in range(4):
-        squares, V = np.linalg.eigh(on.gram(Q))
+        squares, V = np.linalg.eigh(operations.gram(Q))
         null = squares < max(_DEPENDENT * squares[-1], _ROUNDING)
-        Q = on.transform(Q, V * np.where(null, 0.0, np.maximum(squares, 1e-300) ** -0.5))
+        Q = operations.transform(Q, V * np.where(null, 0.0, np.maximum(squares, 1e-300) ** -0.5))
         missing = int(null.sum())
         if missing:
-            Q[:, :missing] = on.random(len(basis))[:, :missing] / len(Q) ** 0.5
-            on.project(basis, Q)
-        elif squares[0] > 0.5:  # it was orthonormal, up to rounding, before
+            Q[:, :missing] = operations.random(len(basis))[:, :missing] / len(Q) ** 0.5
+            operations.project(basis, Q)
+        elif squares[0] > 0.5:  # it was orthonormal up to rounding already
             break
     return Q
 
 
-def _product(parts: list[tuple[Half, Half]], a: Array, engine: Engine) -> Callable[[Array], Array]:
+def _product(parts: list[tuple[Side, Side]], a: Array, engine: Engine) -> Callable[[Array], Array]:
     """Return the function Z ↦ NᵀN·Z."""
     from mrfrec.core.kernels.products import sum_rows
 
-    tasks = [[split_evenly(np.diff(half.ptr), 64) for half in part] for part in parts]
+    tasks = [[split_evenly(np.diff(side.ptr), 64) for side in part] for part in parts]
 
     def multiply(Z: Array) -> Array:
         Z = Z * a[:, None]
         out = np.zeros_like(Z)
         for part, ranges in zip(parts, tasks, strict=True):
             product = Z
-            for half, some in zip(part, ranges, strict=True):
-                sums = np.empty((len(half.weight), Z.shape[1]), Z.dtype)
-                engine.run(lambda t, h=half, p=product, s=sums: sum_rows(*t, *h, p, s), some)
+            for side, of_side in zip(part, ranges, strict=True):
+                sums = np.empty((len(side.weight), Z.shape[1]), Z.dtype)
+                engine.run(lambda t, x=side, p=product, s=sums: sum_rows(*t, *x, p, s), of_side)
                 product = sums
             out += product
         out *= a[:, None]
@@ -195,23 +206,23 @@ def _spans(m: int) -> list[slice]:
 
 
 def _project(basis: Array, product: Array, engine: Engine) -> Array:
-    """Make the product orthogonal to the basis; return what that takes away, in the basis."""
-    taken = []
-    for _ in range(2):  # the second time for the rounding of the first
+    """Make the product orthogonal to the basis, in place; return its coordinates in the basis."""
+    coordinates = []
+    for _ in range(2):  # the second time removes the rounding of the first
         inside = np.sum(engine.run(lambda span: basis[:, span] @ product[span], _spans(len(product))), axis=0)
 
         def subtract(span: slice, inside: Array = inside) -> None:
             product[span] -= basis[:, span].T @ inside
 
         engine.run(subtract, _spans(len(product)))
-        taken.append(inside)
-    return np.asarray(taken[0])
+        coordinates.append(inside)
+    return np.asarray(coordinates[0])
 
 
 def _gram(Q: Array, engine: Engine) -> Array:
     def part(span: slice) -> Array:
-        some = Q[span].astype(np.float64)
-        return np.asarray(some.T @ some)
+        rows = Q[span].astype(np.float64)
+        return np.asarray(rows.T @ rows)
 
     return np.asarray(np.sum(engine.run(part, _spans(len(Q))), axis=0))
 

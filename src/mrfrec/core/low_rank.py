@@ -2,9 +2,9 @@
 
     N = D_u^(−½)·X·D_i^(−½),    L = D_i^(−½)·U·Uᵀ·D_i^(½) without its diagonal
 
-U are the k leading right singular vectors of N, m × k; D_u and D_i have the sums of squares of the rows and
-columns of X. A Gaussian MRF whose items also depend on k hidden variables has this form: a sparse matrix plus
-one of low rank (Chandrasekaran et al., 2012).
+U holds the k leading right singular vectors of N, m × k; D_u and D_i hold the sums of squares of the rows
+and columns of X on their diagonals. A Gaussian MRF whose items also depend on k hidden variables has this
+form: a sparse matrix plus one of low rank (Chandrasekaran et al., 2012).
 
 `lanczos` finds the singular vectors.
 """
@@ -25,18 +25,21 @@ if TYPE_CHECKING:
 
 @dataclass
 class LowRank:
-    """λ·L as h·V, where h = Σ_j x_j·left_j·V_j is the vector of a history; no item counts for itself."""
+    """λ·L in factors: a history x scores h·Vᵀ, where h = Σ_j x_j·left_j·V_j.
+
+    What an item would add to its own score, `diagonal`, is subtracted again.
+    """
 
     vectors: Array  # V, m × k
     left: Array  # (m)
-    check: CheckSpan | None = None  # of V, where it lies in a file
+    check: CheckSpan | None = None  # checks V if it is in a mapped file
 
-    def __getstate__(self) -> dict[str, Any]:  # checked, and then without the check
+    def __getstate__(self) -> dict[str, Any]:  # verified, so that a copy needs no check
         self.verify()
         return {"vectors": self.vectors, "left": self.left, "check": None}
 
     def verify(self) -> None:
-        """Check the whole of V, which every score needs."""
+        """Check all of V, since every score needs all of it."""
         if self.check is not None:
             self.check(0, self.vectors.size)
 
@@ -46,22 +49,22 @@ class LowRank:
         return int(self.vectors.nbytes + self.left.nbytes)
 
     @cached_property
-    def own(self) -> Array:
-        """What an item would add to its own score: the diagonal of λ·L."""
+    def diagonal(self) -> Array:
+        """What each item would add to its own score if it counted there: the diagonal of λ·left·V·Vᵀ."""
         return np.asarray(self.left * np.einsum("ik,ik->i", self.vectors, self.vectors))
 
     @cached_property
-    def lengths(self) -> Floats:
-        """‖v‖ of each item, and that of the second half of v, 2 × m."""
+    def norms(self) -> Floats:
+        """‖v‖ of each row v of V, and the norm of its second half, 2 × m."""
         return _halves(self.vectors)
 
-    def reach(self, h: Array) -> Floats:
-        """Return ‖h‖ of the vector of a history and that of its second half, rounding included."""
+    def norm_bounds(self, h: Array) -> Floats:
+        """Return upper bounds of ‖h‖ and of the norm of its second half, which allow for rounding."""
         return np.asarray(_halves(h[None])[:, 0] * (1 + float(self.rounding)))
 
     @property
     def rounding(self) -> Any:
-        """How far V·h may be off, as a share of the lengths that are multiplied, however it is added."""
+        """The largest error of v·h in any order of addition, as a share of ‖v‖·‖h‖."""
         dtype = self.vectors.dtype
         return dtype.type(8 * self.vectors.shape[1] * np.finfo(dtype).eps)
 
@@ -86,13 +89,13 @@ class LowRank:
 
 
 def _halves(vectors: Array) -> Floats:
-    """Return the norm of each row, and that of its second half; squares of small float32 need float64."""
+    """Return the norm of each row and of its second half, 2 × rows; float64, for squares of small float32."""
     parts = vectors, vectors[:, vectors.shape[1] // 2 :]
     return np.sqrt([np.einsum("ik,ik->i", part, part, dtype=np.float64) for part in parts])
 
 
 def leading_directions(X: "sp.csr_array", rank: int, dtype: str, engine: Engine) -> LowRank:
-    """Return L itself (λ = 1) from the `rank` leading singular vectors of N; `rank` ≤ min(X.shape)."""
+    """Return L (λ = 1) from the `rank` leading singular vectors of N; `rank` ≤ min(X.shape)."""
     with engine.stage("low rank", lanczos.basis_size(rank, X.shape[1])[1]):
         U = lanczos.leading_vectors(X, rank, dtype, engine)
         squares = lanczos.sums_of_squares(X)[0]

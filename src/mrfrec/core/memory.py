@@ -1,4 +1,4 @@
-"""How much memory a fit may use, and what each of its stages is planned to hold."""
+"""How much memory a fit may use, and what each of its stages needs."""
 
 import ctypes
 from contextlib import suppress
@@ -7,7 +7,7 @@ from mrfrec.errors import MemoryPlanError
 
 
 def human_bytes(count: float) -> str:
-    """Format a size for people, in powers of 1000: "6.8 GB", "512.0 KB"."""
+    """Format a number of bytes with units of powers of 1000: "6.8 GB", "512.0 KB"."""
     for unit in ("bytes", "KB", "MB", "GB", "TB"):
         if count < 1000 or unit == "TB":
             break
@@ -16,23 +16,23 @@ def human_bytes(count: float) -> str:
 
 
 def release_freed() -> None:
-    """Give memory that was freed back to the system, where that is possible."""
-    # Threads free what they have found, but the C library keeps it for them.
+    """Return freed memory to the system, where that is possible."""
+    # The C library keeps for each thread what the thread has freed.
     with suppress(AttributeError, OSError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)
 
 
 class Budget:
-    """The bytes a fit may add to what its process already holds, and what its stages plan to use of them."""
+    """The bytes a fit may add to what its process already holds, and how many of them its stages need."""
 
     def __init__(self, limit: int, source: str = "is what memory_limit allows", in_use: int = 0) -> None:
         self.limit = limit
-        self.in_use = in_use  # bytes that the process holds before the fit, mostly the data; 0 if not known
+        self.in_use = in_use  # bytes that the process holds before the fit, mostly the data; 0 if unknown
         self.source = source
         self.stages: dict[str, int] = {}
 
     def require(self, stage: str, needed: int, advice: str, who: str = "the fit") -> None:
-        """Plan `needed` bytes in all for a stage; raise `MemoryPlanError` if the limit does not allow it."""
+        """Note the bytes that a stage needs; raise `MemoryPlanError` if the limit does not allow them."""
         self.stages[stage] = max(needed, self.stages.get(stage, 0))
         self.check(stage, needed, advice, who)
 

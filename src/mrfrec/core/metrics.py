@@ -12,12 +12,12 @@ from mrfrec.core.engine import Floats
 
 
 def discounts(k: int) -> Floats:
-    """Return 1/log₂(p + 1), what a hit at place p counts, for the places 1 to k."""
+    """Return what a hit counts at each of the places p = 1…k: 1/log₂(p + 1)."""
     return np.asarray(1.0 / np.log2(np.arange(2, k + 2)))
 
 
 def ideal_gains(targets: npt.NDArray[Any], k: int) -> Floats:
-    """Return the sum of the discounts of a perfect list of k places, for users with so many targets."""
+    """Return the DCG of a perfect list of k places for users with `targets` targets each."""
     return np.asarray(np.append(0.0, np.cumsum(discounts(k)))[np.minimum(targets, k)])
 
 

@@ -308,7 +308,7 @@ class _PatternSearch:
         """List the entries of all rows, and their histogram; raise if there are more than `allowed`."""
         tasks, steps = self.tasks(counts)
         function = partial(_listed, lister, most, allowed, self.statistics, *options)
-        cuts = self.workers.ranges(steps)
+        cuts = self.workers.task_ranges(steps)
         listed: list[Any] = []
         bins, allowance = np.zeros(1 << (31 - FINE), np.int64), _Allowance(allowed)
 

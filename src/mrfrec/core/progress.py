@@ -5,16 +5,19 @@ from collections.abc import Callable
 Progress = Callable[[str, int, int], None]
 """Called as `progress(stage, done, total)`, always from the thread that made the call.
 
-`stage` says in words what is being done. `done` of `total` is how much of the whole call is done, in units
-that take about the same time each; 0 as the total says that it is not known. `done` never falls, and the last
-report has all of it done. `total` may change when the call learns how much there is to do.
+`stage` says in words what is being done. `done` of `total` units of the whole call are done; each unit takes
+about the same time. A `total` of 0 means that it is not known. `done` never falls, and equals `total` in the
+last report. `total` may change when the call learns how much there is to do.
 """
 
-_STEPS = 10_000  # of a call that is made of several
+_STEPS = 10_000  # units of a call that consists of several parts
 
 
 def part_of(progress: Progress | None, start: float, stop: float, name: str = "") -> Progress | None:
-    """Return what reports the progress of a part of a call, from one share of the whole to another."""
+    """Return a callback for a part of a call, which takes the whole from the share `start` to `stop`.
+
+    `name` is put before the stages of the part.
+    """
     if progress is None:
         return None
     reached = round(start * _STEPS)

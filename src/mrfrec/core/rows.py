@@ -1,7 +1,7 @@
 """Matrix rows as plain arrays, sparse (CSR) or dense.
 
-Ranking works on these, so that answering one user loads neither scipy nor numba. Rows of a mapped file are
-checked against its checksums: call `verify` before reading `items`, `values` or `array`.
+Ranking works on these, so that recommending to one user loads neither scipy nor numba. Rows of a mapped file
+are checked against its checksums: call `verify` before reading `items`, `values` or `array`.
 """
 
 from collections.abc import Callable
@@ -39,16 +39,16 @@ class Rows:
         """Return rows without entries."""
         return cls(np.zeros(count + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), width)
 
-    def __reduce__(self) -> tuple[Any, ...]:  # checked, and then without the check: each array once
+    def __reduce__(self) -> tuple[Any, ...]:  # verified, so that a copy needs no check; no array twice
         self.verify()
-        repeated = self.values.strides == (0,)  # a single one stands for all values
+        repeated = self.values.strides == (0,)  # one value in memory stands for all
         return _unpickled, (self.ptr, self.items, self.values[:1] if repeated else self.values, self.width)
 
     def __len__(self) -> int:
         return len(self.ptr) - 1
 
     def matrix(self) -> "sp.csr_array":
-        """Return a `csr_array` that shares the arrays if their types allow."""
+        """Return a `csr_array`, which shares the arrays if their types allow that."""
         import scipy.sparse as sp
 
         self.verify()
@@ -81,7 +81,7 @@ class Rows:
         return self.ptr.nbytes + self.items.nbytes + self.values.nbytes
 
     def copy(self) -> "Rows":
-        """Return rows with values of their own, in the same places."""
+        """Return rows with a copy of the values."""
         return replace(self, values=self.values.copy())
 
     def scaled(self, factors: npt.NDArray[Any]) -> "Rows":
@@ -110,7 +110,7 @@ class DenseRows:
     array: npt.NDArray[Any]
     check: CheckSpan | None = None
 
-    def __reduce__(self) -> tuple[Any, ...]:  # as for `Rows`
+    def __reduce__(self) -> tuple[Any, ...]:  # verified, so that a copy needs no check
         self.verify()
         return DenseRows, (self.array,)
 

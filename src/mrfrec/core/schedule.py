@@ -1,4 +1,4 @@
-"""§3.2, steps 1, 2 and 4: which items head a block, and how many columns each block estimates."""
+"""§3.2, steps 1, 2 and 4: which items head a block, and which columns each block estimates."""
 
 from dataclasses import dataclass
 
@@ -27,18 +27,20 @@ class Schedule:
 
 
 def make_schedule(pattern: Pattern, popularity: npt.NDArray[np.int64], r: float, engine: Engine) -> Schedule:
-    """Choose the blocks greedily, by number of neighbours, then popularity, then index.
+    """Choose the heads of blocks greedily, by number of neighbours, then popularity, then index.
 
-    Each block takes its D off the list, so this is linear in the entries of A. The blocks can then be solved
-    in any order (end of §3.2).
+    Each block takes its D off the list of items, so the work is linear in the entries of A. The blocks can
+    then be solved in any order (end of §3.2).
     """
     with engine.stage("schedule", 1):
         m = len(popularity)
         order = np.lexsort((np.arange(m), -popularity, -np.diff(pattern.column_ptr)))
-        heads, sizes, left = np.empty(m, np.int32), np.empty(m, np.int64), np.ones(m, np.bool_)
+        heads = np.empty(m, np.int32)
+        sizes = np.empty(m, np.int64)
+        left = np.ones(m, np.bool_)
         blocks = kernels.greedy_schedule(order, pattern.column_ptr, pattern.neighbors, r, left, heads, sizes)
-        heads, sizes = heads[:blocks].copy(), sizes[:blocks]
-        dependent_ptr = np.concatenate([[0], np.cumsum(sizes)])
+        heads = heads[:blocks].copy()
+        dependent_ptr = np.concatenate([[0], np.cumsum(sizes[:blocks])])
         dependents = np.empty(dependent_ptr[-1], np.int32)
         kernels.list_dependents(heads, dependent_ptr, pattern.column_ptr, pattern.neighbors, dependents)
         return Schedule(heads, dependent_ptr, dependents)

@@ -15,15 +15,16 @@ from mrfrec.errors import DataError
 
 @dataclass(frozen=True)
 class Events:
-    """A table from which splits are made: unlike a matrix, it keeps the order of its rows, and times.
+    """A table for splits: unlike a matrix, it keeps the order of its rows and their times.
 
-    No pair of user and item occurs twice. A pair that did has the place and the time of its first row.
+    Each pair of user and item has one row. A pair with several rows in the source has the place and the time
+    of the first.
     """
 
     users: Ids  # ascending
     items: Ids  # ascending
-    user: npt.NDArray[np.int32]  # position among `users`, for each row
-    item: npt.NDArray[np.int32]
+    user: npt.NDArray[np.int32]  # position in `users`, for each row
+    item: npt.NDArray[np.int32]  # position in `items`, for each row
     value: npt.NDArray[np.float32] | None = None  # None: every pair counts 1
     time: npt.NDArray[Any] | None = None
     titles: Texts | None = None
@@ -97,8 +98,10 @@ class Events:
         return sp.coo_array((data, (user, item)), shape=(len(users), len(items))).tocsr()
 
     def interactions(self) -> Interactions:
-        """Return the matrix of all users and items, as `read_interactions` reads it from the same table."""
+        """Return all rows as a matrix, the one that `read_interactions` reads from the same table."""
         X = self.matrix(np.arange(len(self)), np.arange(self.n_users), np.arange(self.n_items))
         data = Interactions(X, self.users, self.items, self.titles, copy=False)
-        data.skipped, data.left_out, data.library = self.skipped, self.left_out, self.library
+        data.skipped = self.skipped
+        data.left_out = self.left_out
+        data.library = self.library
         return data

@@ -1,4 +1,4 @@
-"""Features of items: a sparse matrix of features × items, and how each column of a table becomes features."""
+"""Features of items: a sparse matrix of features × items, and how each column of a table is read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -24,15 +24,15 @@ class Encoding:
 
     kind: Kind
     separator: str | None = None  # between the parts of a list that is text
-    edges: tuple[float, ...] = ()  # between the bins of numbers
+    edges: tuple[float, ...] = ()  # between bins of numbers, ascending
 
     def bin_name(self, number: int) -> str:
         """Return the name of a bin of numbers."""
         if not self.edges:
             return "any number"
-        # As many digits as tell the edges apart.
-        short = ([f"{edge:.{digits}g}" for edge in self.edges] for digits in range(6, 18))
-        edges = next((texts for texts in short if len({*texts}) == len(texts)), [*map(repr, self.edges)])
+        # The fewest digits that tell the edges apart.
+        rounded = ([f"{edge:.{digits}g}" for edge in self.edges] for digits in range(6, 18))
+        edges = next((texts for texts in rounded if len({*texts}) == len(texts)), [*map(repr, self.edges)])
         if number == 0:
             return f"below {edges[0]}"
         if number == len(edges):
@@ -41,7 +41,7 @@ class Encoding:
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> "Encoding":
-        """Read the fields that a file has kept; raise a ValueError if they are something else."""
+        """Restore an encoding from the facts of a model file; raise a ValueError if they are not one."""
         edges = tuple(float(edge) for edge in facts["edges"])
         if facts["kind"] not in KINDS or not isinstance(facts["separator"], str | None):
             raise ValueError("features")
@@ -57,11 +57,11 @@ class ItemFeatures:
     items
         Ids of the items of the table.
     matrix
-        `csr_array` of features × items. All entries of a row are the same, the larger the rarer the feature.
+        `csr_array` of features × items. All entries of a row are equal: the rarer the feature, the larger.
     names
-        The name of each feature, with its column: "genre: comedy".
+        The name of each feature, which begins with its column: "genre: comedy".
     values
-        The entry of each feature.
+        The entries of each feature.
     columns
         How each column of the table was read.
     titles
@@ -83,13 +83,13 @@ class ItemFeatures:
         return f"ItemFeatures({len(self.items):,} items, {len(self.names):,} features from {read})"
 
     def over(self, items: Ids) -> "ItemFeatures":
-        """Return the features of these items, in their order; others are left out."""
+        """Return the features of these items, in their order; leave out other items."""
         place = items.find(list(self.items), "item")
         matrix = self._placed(np.arange(len(self.names)), place, self.values, len(items))
         return replace(self, items=items, matrix=matrix, titles=None)
 
     def named_like(self, known: "ItemFeatures") -> "ItemFeatures":
-        """Return these features by the names and entries of those of a fit; others are left out."""
+        """Return these features with the names and entries of those of a fit; leave out all others."""
         for name, encoding in known.columns.items():
             own = self.columns.get(name)
             if own is None or (own.kind, own.edges) != (encoding.kind, encoding.edges):
@@ -103,17 +103,18 @@ class ItemFeatures:
         return replace(known, items=self.items, matrix=matrix, titles=self.titles)
 
     def _placed(self, row: Places, column: Places, values: npt.NDArray[np.float64], m: int) -> "sp.csr_array":
-        """Return a matrix with each feature and each item in another place; those below 0 are left out."""
+        """Return the matrix with feature f in row[f] and item i in column[i]; leave out those with −1."""
         import scipy.sparse as sp
 
         entries = self.matrix.tocoo()
-        row, column = row[entries.coords[0]], column[entries.coords[1]]
+        row = row[entries.coords[0]]
+        column = column[entries.coords[1]]
         kept = (row >= 0) & (column >= 0)
-        row, column = row[kept], column[kept]
-        return sp.csr_array((values[row], (row, column)), shape=(len(values), m))
+        place = row[kept], column[kept]
+        return sp.csr_array((values[place[0]], place), shape=(len(values), m))
 
     def with_ids_like(self, items: Ids) -> "ItemFeatures":
-        """Return these features with ids of the type of others: integers may become strings."""
+        """Return these features with ids of the type of `items`: integers may become strings."""
         if self.items.is_text == items.is_text:
             return self
         if not items.is_text:
@@ -122,7 +123,7 @@ class ItemFeatures:
         return replace(self, items=Ids.of([str(item) for item in self.items], "item"))
 
     def joined(self, more: "ItemFeatures") -> "ItemFeatures":
-        """Return these features and those of other items, which were read by the same rules."""
+        """Return these features and those of other items; both must have the same names."""
         import scipy.sparse as sp
 
         more = more.with_ids_like(self.items)
@@ -134,12 +135,13 @@ class ItemFeatures:
         matrix = sp.csr_array(sp.hstack([self.matrix, more.matrix[:, new]]))
         return replace(self, items=items, matrix=matrix, titles=titles)
 
-    def listed(self, titles: Texts | None, popularity: npt.NDArray[np.int64]) -> "ItemFeatures":
-        """Return the features of items that a table has named: those with some, and those nobody has used."""
-        has = np.bincount(self.matrix.indices, minlength=len(self.items))
-        has = np.flatnonzero((has > 0) | (popularity == 0))
-        named = None if titles is None else Texts.of(titles.take(has))
-        return replace(self, items=self.items.subset(has), matrix=self.matrix[:, has], titles=named)
+    def of_table_items(self, titles: Texts | None, popularity: npt.NDArray[np.int64]) -> "ItemFeatures":
+        """Return the features of the items that came from a table: those with features or without users."""
+        count = np.bincount(self.matrix.indices, minlength=len(self.items))
+        places = np.flatnonzero((count > 0) | (popularity == 0))
+        kept_titles = None if titles is None else Texts.of(titles.take(places))
+        matrix = self.matrix[:, places]
+        return replace(self, items=self.items.subset(places), matrix=matrix, titles=kept_titles)
 
     def of_used(self, popularity: npt.NDArray[np.int64]) -> "sp.csr_array":
         """Return the matrix without the features of items that nobody has used."""
@@ -148,7 +150,7 @@ class ItemFeatures:
         return only_entries(self.matrix, popularity[self.matrix.indices] > 0)
 
     def shared(self, item: int, other: int) -> tuple[list[str], float]:
-        """Return the names of what two items have in common, the rarest first, and the sum of its squares."""
+        """Return the names of the features that two items share, rarest first, and Σ entry² of these."""
         ptr, features = self._of_item
         first, second = (features[ptr[i] : ptr[i + 1]] for i in (item, other))
         common = np.intersect1d(first, second, assume_unique=True)
@@ -166,5 +168,5 @@ class ItemFeatures:
 
 
 def rarity(counts: npt.NDArray[np.int64], items: int) -> npt.NDArray[np.float64]:
-    """Return the entries of features, by how many items have each: the roots of the logarithms of rarity."""
+    """Return the entries of features, √log(items / count), where `counts` says how many items have each."""
     return np.asarray(np.sqrt(np.log(items / counts)))

@@ -1,7 +1,7 @@
-"""Choose users by a hash of their ids, and some of their items: the same every day, on every machine.
+"""Choose held-out users and items by hashes of their ids: the same every day, on every machine.
 
-A random draw changes with every new user. This one does not, so that the results of two days differ by
-changes in the data, and not by the draw.
+A random choice would change with every new user. By hash it does not, so that results of two days differ
+because the data has changed, and not the choice.
 """
 
 import numpy as np
@@ -10,9 +10,9 @@ import scipy.sparse as sp
 
 from mrfrec.data.ids import Ids, Texts
 
-FEWEST = 5  # items a user needs for some of them to be hidden
+FEWEST = 5  # items that a user needs to be held out
 _BASE = np.uint64(0x9E3779B97F4A7C15)  # of the polynomial in the bytes of a text
-_AT_ONCE = 1 << 20  # texts, so that a few bytes of working memory per byte of text are no concern
+_AT_ONCE = 1 << 20  # texts; hashing takes several times the memory of their bytes
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -35,15 +35,16 @@ def hashed(ids: Ids, positions: npt.NDArray[np.int64]) -> Hashes:
 def by_lowest_hash(
     users: Ids, lengths: npt.NDArray[np.integer], share: float, most: int, parts: int = 1
 ) -> list[npt.NDArray[np.int64]]:
-    """Return the positions of users with `FEWEST` items or more whose hashes lie in the first shares.
+    """Choose users with at least `FEWEST` items by their hashes; return their positions, a list per part.
 
-    Of each part, the next `share` of all hashes, at most so many users with the lowest hashes are returned.
+    Part p takes the users whose hashes lie from p·share to (p + 1)·share of their range, at most `most` of
+    them, those with the lowest hashes.
     """
-    long = np.flatnonzero(lengths >= FEWEST)
-    hashes = hashed(users, long)
-    long, hashes = long[np.argsort(hashes)], np.sort(hashes)
-    ends = np.searchsorted(hashes, np.arange(parts + 1) * share * 2.0**64)
-    return [np.sort(long[ends[i] : ends[i + 1]][:most]) for i in range(parts)]
+    candidates = np.flatnonzero(lengths >= FEWEST)
+    hashes = hashed(users, candidates)
+    candidates = candidates[np.argsort(hashes)]
+    ends = np.searchsorted(np.sort(hashes), np.arange(parts + 1) * share * 2.0**64)
+    return [np.sort(candidates[ends[i] : ends[i + 1]][:most]) for i in range(parts)]
 
 
 def hashed_rows(X: sp.csr_array, rows: npt.NDArray[np.int64], of_item: Hashes) -> Hashes:
@@ -62,7 +63,7 @@ def hashed_rows(X: sp.csr_array, rows: npt.NDArray[np.int64], of_item: Hashes) -
 def hidden_entries(
     X: sp.csr_array, of_user: Hashes, of_item: Hashes, count: npt.NDArray[np.integer]
 ) -> npt.NDArray[np.bool_]:
-    """Mark `count` entries of each row of X: those whose hashes of user and item are lowest."""
+    """Mark `count` entries of each row of X: those with the lowest hashes of user and item."""
     lengths = np.diff(X.indptr)
     owner = np.repeat(np.arange(X.shape[0]), lengths)
     pair = _mixed(of_user[owner] + _BASE * of_item[X.indices])
@@ -80,7 +81,7 @@ def only_entries(X: sp.csr_array, keep: npt.NDArray[np.bool_]) -> sp.csr_array:
 
 
 def _mixed(x: Hashes) -> Hashes:
-    """Spread all bits over all bits, as splitmix64 does."""
+    """Let every bit depend on every bit, as splitmix64 does."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

@@ -18,16 +18,17 @@ from mrfrec.errors import DataError, ParameterError
 Id = int | str
 Places = npt.NDArray[np.integer[Any]]  # positions of rows, users or items
 
-# Strings are decoded one by one, or found by bisection, where they are fewer than one in so many: the time
-# per string is then below that of a list or table of all of them.
-_ONE_IN = 64
+# Strings are decoded one by one, or found by bisection, if fewer than one in so many is wanted: that is then
+# faster than making a list or table of all.
+_FEW_IN = 64
 
 
 class Texts(Sequence[str]):
     """Strings in two arrays: their UTF-8 bytes one after the other, and where each begins."""
 
     def __init__(self, data: npt.NDArray[np.uint8], ptr: npt.NDArray[np.int64]) -> None:
-        self.data, self.ptr = data, ptr
+        self.data = data
+        self.ptr = ptr
 
     def __reduce__(self) -> tuple[Any, ...]:  # without the list of all strings
         return Texts, (self.data, self.ptr)
@@ -58,31 +59,32 @@ class Texts(Sequence[str]):
     def __getitem__(self, index: slice) -> list[str]: ...
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
-            return [self.raw(i).decode() for i in range(len(self))[index]]
-        return self.raw(range(len(self))[index]).decode()
+            return [self.bytes_at(i).decode() for i in range(len(self))[index]]
+        return self.bytes_at(range(len(self))[index]).decode()
 
     def __iter__(self) -> Iterator[str]:
-        blob, places = self.data.tobytes(), self.ptr.tolist()
-        return (blob[a:b].decode() for a, b in pairwise(places))
+        data = self.data.tobytes()
+        return (data[a:b].decode() for a, b in pairwise(self.ptr.tolist()))
 
     @cached_property
-    def _all(self) -> list[str]:
+    def _strings(self) -> list[str]:
         return list(self)
 
     def take(self, positions: Places) -> list[str]:
-        if len(positions) * _ONE_IN < len(self):
-            return [self.raw(i).decode() for i in positions.tolist()]
-        strings = self._all
+        if len(positions) * _FEW_IN < len(self):
+            return [self.bytes_at(i).decode() for i in positions.tolist()]
+        strings = self._strings
         return [strings[i] for i in positions.tolist()]
 
-    def raw(self, index: int) -> bytes:
+    def bytes_at(self, index: int) -> bytes:
         return self.data[self.ptr[index] : self.ptr[index + 1]].tobytes()
 
 
 def first_titles(count: int, named: Iterable[tuple[int, str | None]]) -> Texts | None:
-    """Return the title of each of so many items, of several the first in alphabetical order; None of none.
+    """Return a title for each of `count` items, of several the first in alphabetical order; None without any.
 
-    `named` are positions of items, below 0 to be passed over, and titles, None or "" if there is none.
+    `named` yields positions of items and titles. Positions below 0 and titles that are None or "" are passed
+    over.
     """
     texts = [""] * count
     for place, title in named:
@@ -103,39 +105,39 @@ class Ids(Sequence[Id]):
 
     @classmethod
     def of(cls, ids: "Iterable[Id] | Ids", name: str) -> "Ids":
-        """From ids in the order of their rows or columns; refuses duplicates and mixtures.
+        """Return ids in the order of their rows or columns; refuse duplicates and mixtures of types.
 
-        `name` says whose ids these are, in errors.
+        `name`, "user" or "item", says in errors whose ids these are.
         """
         if isinstance(ids, Ids):
             return ids
-        given: Any = _listed(ids, name)
-        if isinstance(given, np.ndarray):
-            if given.ndim != 1:
-                raise DataError(f"{name} ids must be a list; got an array of {given.ndim} dimensions.")
-            if given.dtype.kind in "mMV":
-                raise DataError(f"{name} ids must be integers or strings; got an array of {given.dtype}.")
-            given = given if given.dtype.kind in "iu" else given.tolist()
-        if isinstance(given, list):
-            odd = [value for value in given if not isinstance(value, str) and not _is_integer(value)]
-            kinds = {isinstance(value, str) for value in given}
+        values: Any = _as_sequence(ids, name)
+        if isinstance(values, np.ndarray):
+            if values.ndim != 1:
+                raise DataError(f"{name} ids must be a list; got an array of {values.ndim} dimensions.")
+            if values.dtype.kind in "mMV":
+                raise DataError(f"{name} ids must be integers or strings; got an array of {values.dtype}.")
+            values = values if values.dtype.kind in "iu" else values.tolist()
+        if isinstance(values, list):
+            odd = [value for value in values if not isinstance(value, str) and not _is_integer(value)]
+            kinds = {isinstance(value, str) for value in values}
             if odd or len(kinds) > 1:
                 got = repr(odd[0]) if odd else "some of each"
                 raise DataError(f"{name} ids must be all integers or all strings; got {got}.")
             if kinds == {True}:
-                return cls._ordered(Texts.of(given), name)
-            low, high = min(given, default=0), max(given, default=0)
+                return cls._ordered(Texts.of(values), name)
+            low, high = min(values, default=0), max(values, default=0)
             if low < -(2**63) or high >= 2**64 or (low < 0 and high >= 2**63):
                 raise DataError(
                     f"{name} ids must fit 64 bits; got {low} to {high}. Use strings for such ids."
                 )
-            given = np.array(given, np.uint64 if high >= 2**63 else np.int64)
-        wide = np.uint64 if len(given) and int(given.max()) >= 2**63 else np.int64
-        return cls._ordered(given.astype(wide), name)  # a copy: the caller may change its own
+            values = np.array(values, np.uint64 if high >= 2**63 else np.int64)
+        wide = np.uint64 if len(values) and int(values.max()) >= 2**63 else np.int64
+        return cls._ordered(values.astype(wide), name)  # a copy: the caller may change the original
 
     @classmethod
     def range(cls, count: int) -> "Ids":
-        """0, 1, 2, …: the ids of a matrix that came without any."""
+        """Return 0, 1, 2, …, the ids of a matrix that has none."""
         return cls(np.arange(count))
 
     @classmethod
@@ -158,7 +160,7 @@ class Ids(Sequence[Id]):
 
     @property
     def kind(self) -> str:
-        """The type of a column of these ids: "string", "int64" or "uint64"."""
+        """The type of the ids: "string", "int64" or "uint64"."""
         if isinstance(self.values, Texts):
             return "string"
         return "uint64" if self.values.dtype == np.uint64 else "int64"
@@ -190,16 +192,16 @@ class Ids(Sequence[Id]):
         return f"Ids([{shown}], {len(self):,} {'strings' if self.is_text else 'integers'})"
 
     def is_ordered(self) -> bool:
-        """Return whether the ids ascend as `order` says, and so are distinct; not so in a forged file."""
+        """Return whether the ids ascend by `order`, and so are distinct; those of a forged file may not."""
         if not isinstance(self.values, Texts):
             return bool((self._ascending[1:] > self._ascending[:-1]).all())
-        blob = self.values.data.tobytes()
-        texts = [blob[a:b] for a, b in pairwise(self.values.ptr.tolist())]
+        data = self.values.data.tobytes()
+        texts = [data[a:b] for a, b in pairwise(self.values.ptr.tolist())]
         texts = texts if self.order is None else [texts[i] for i in self.order.tolist()]
         return all(map(lt, texts, texts[1:]))
 
     def parse(self, text: str, name: str) -> Id:
-        """An id typed by a person, as the type these ids have."""
+        """Convert an id that a person has typed to the type of these ids."""
         if self.is_text:
             return text
         try:
@@ -221,21 +223,21 @@ class Ids(Sequence[Id]):
         return Ids.of(values.take(keep) if isinstance(values, Texts) else values[keep], "kept")
 
     def find(self, wanted: Any, name: str) -> npt.NDArray[np.int64]:
-        """Return the positions of ids, −1 for unknown ones. `name` says whose they are, in errors."""
-        wanted = _listed(wanted, name)
+        """Return the positions of ids, −1 for unknown ones. `name` says in errors whose ids they are."""
+        wanted = _as_sequence(wanted, name)
         ids = wanted.tolist() if isinstance(wanted, np.ndarray) else wanted
         wanted_type = str if self.is_text else int
-        if {*map(type, ids)} - {wanted_type}:  # something else, which may still be one of numpy's
+        if {*map(type, ids)} - {wanted_type}:  # other types, which may be those of numpy
             for value in ids:
                 if not (isinstance(value, str) if self.is_text else _is_integer(value)):
-                    own = "strings" if self.is_text else "integers"
+                    kind = "strings" if self.is_text else "integers"
                     raise DataError(
-                        f"{name} ids are {own} here; got {value!r} ({type(value).__name__}). "
-                        f"Give them as {own}, as they were in the training data."
+                        f"{name} ids are {kind} here; got {value!r} ({type(value).__name__}). "
+                        f"Give them as {kind}, as they were in the training data."
                     )
         if not isinstance(self.values, Texts):
             return self._find_integers(ids)
-        if len(ids) * _ONE_IN < len(self) and "_table" not in self.__dict__:
+        if len(ids) * _FEW_IN < len(self) and "_table" not in self.__dict__:
             return np.fromiter((self._find_text(self.values, value) for value in ids), np.int64, len(ids))
         return np.fromiter((self._table.get(value, -1) for value in ids), np.int64, len(ids))
 
@@ -274,8 +276,8 @@ class Ids(Sequence[Id]):
         except UnicodeEncodeError:  # half a surrogate pair: no valid text, so none of ours
             return -1
         # The order of UTF-8 bytes is that of the strings.
-        rank = bisect_left(range(len(self)), key, key=lambda rank: texts.raw(place(rank)))
-        return place(rank) if rank < len(self) and texts.raw(place(rank)) == key else -1
+        rank = bisect_left(range(len(self)), key, key=lambda rank: texts.bytes_at(place(rank)))
+        return place(rank) if rank < len(self) and texts.bytes_at(place(rank)) == key else -1
 
 
 def _is_integer(value: object) -> bool:
@@ -283,35 +285,35 @@ def _is_integer(value: object) -> bool:
 
 
 def is_table(value: object) -> bool:
-    """Return whether something is a data frame or a sparse matrix."""
-    # Look at the class: the columns of a lazy frame are computed when they are read.
+    """Return whether a value is a data frame or a sparse matrix."""
+    # Look at the class: reading the columns of a lazy frame computes them.
     return hasattr(value, "tocsr") or hasattr(type(value), "columns")
 
 
 def as_list(ids: Any, kind: str, parameter: str) -> list[Any]:
     """Return ids in any iterable, such as a column of a data frame, as a list of plain Python values.
 
-    Tables and mappings are refused: iterating over them gives names of columns, or drops values.
+    Refuse tables and mappings: iterating over them would give the names of columns, or drop values.
     """
     if is_table(ids):
         advice = f'Give its column of {kind}s, such as table["{kind}"].'
         raise DataError(f"{parameter} must be ids, not a table; got {type(ids).__name__}. {advice}")
     if isinstance(ids, str | bytes | Mapping) or not isinstance(ids, Iterable):
         raise ParameterError(parameter, f"a sequence of {kind} ids", ids)
-    for way in ("to_pylist", "to_list", "tolist"):  # pyarrow, pandas and polars, numpy
-        if hasattr(ids, way):
-            return list(getattr(ids, way)())
+    for method in ("to_pylist", "to_list", "tolist"):  # pyarrow, pandas and polars, numpy
+        if hasattr(ids, method):
+            return list(getattr(ids, method)())
     return list(ids)
 
 
-def _listed(ids: Any, name: str) -> Any:
+def _as_sequence(ids: Any, name: str) -> Any:
     if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
         raise DataError(f"{name} ids must be a list; got {ids!r}.")
     return ids if isinstance(ids, np.ndarray) else list(ids)
 
 
 def positions_in(order: Places, count: int) -> npt.NDArray[np.int32]:
-    """Invert a list of positions: entry i says where i is in the list, −1 where it is not."""
-    found = np.full(count, -1, np.int32)
-    found[order] = np.arange(len(order), dtype=np.int32)
-    return found
+    """Invert a list of positions: entry i is the place of i in the list, −1 if it is not there."""
+    places = np.full(count, -1, np.int32)
+    places[order] = np.arange(len(order), dtype=np.int32)
+    return places

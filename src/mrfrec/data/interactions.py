@@ -121,47 +121,51 @@ class Interactions:
         )
         if not left_out:
             return self
-        data = self._like(*only(self.matrix, self.users, self.items, self.titles, keep))
+        data = self._derived(*keep_pairs(self.matrix, self.users, self.items, self.titles, keep))
         data.features = None if self.features is None else self.features.over(data.items)
-        given = {"max_history": max_history, "min_users": min_users, "min_items": min_items}
-        limits = {name: int(limit) for name, limit in given.items() if limit}
+        limits = {"max_history": max_history, "min_users": min_users, "min_items": min_items}
+        set_limits = {name: int(limit) for name, limit in limits.items() if limit}
         origin = self.origin or Origin.of_matrix(self.matrix.data, self.users, self.items)
-        data.left_out, data.origin = left_out, replace(origin.only(keep), rules={**origin.rules, **limits})
+        data.left_out = left_out
+        data.origin = replace(origin.only(keep), rules={**origin.rules, **set_limits})
         return data
 
-    def _like(self, matrix: sp.csr_array, users: Ids, items: Ids, titles: Any) -> "Interactions":
-        """Return others that were read as these, without features."""
+    def _derived(self, matrix: sp.csr_array, users: Ids, items: Ids, titles: Any) -> "Interactions":
+        """Return interactions with another matrix, read in the same way as these, without features."""
         out = Interactions(matrix, users, items, titles, copy=False)
-        out.skipped, out.left_out = self.skipped, self.left_out
-        out.library, out.origin = self.library, self.origin
+        out.skipped = self.skipped
+        out.left_out = self.left_out
+        out.library = self.library
+        out.origin = self.origin
         return out
 
     def with_features(self, features: ItemFeatures) -> "Interactions":
         """Return these interactions with features of their items, for `MRF.fit`.
 
-        Items that have features and were used by nobody come after the others. Raises if none of the items
-        that were used has features.
+        Items with features that nobody has used come after the others. Raises if none of the used items has
+        features.
         """
         if not isinstance(features, ItemFeatures):
             kind = type(features).__name__
             raise DataError(f"features must be what read_item_features returns; got {kind}.")
         features = features.with_ids_like(self.items)
-        place = self.items.find(list(features.items), "item")
-        if not (place >= 0).any():
+        places = self.items.find(list(features.items), "item")
+        if not (places >= 0).any():
             raise DataError(
                 "the table of features names none of the items that were used: are the ids the same?"
             )
-        new = np.flatnonzero(place < 0)
-        used = int((self.popularity[place[place >= 0]] > 0).sum())
-        unused = len(place) - used
+        new = np.flatnonzero(places < 0)
+        used = int((self.popularity[places[places >= 0]] > 0).sum())
+        unused = len(places) - used
         _log.info("the table has %s used items, and %s that nobody has used", f"{used:,}", f"{unused:,}")
         items = self.items if not len(new) else Ids.of([*self.items, *features.items.take(new)], "item")
         titles = [*(self.titles or [""] * self.n_items), *[""] * len(new)]
-        for at, title in zip(items.find(list(features.items), "item"), features.titles or (), strict=False):
-            titles[at] = titles[at] or title
+        places = items.find(list(features.items), "item")
+        for place, title in zip(places, features.titles or (), strict=False):
+            titles[place] = titles[place] or title
         X = self.matrix
         wide = sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], len(items)))
-        out = self._like(wide, self.users, items, titles)
+        out = self._derived(wide, self.users, items, titles)
         out.features = features.over(items)
         return out
 
@@ -170,7 +174,7 @@ class Interactions:
         if (self.popularity > 0).all():
             return self
         keep = np.ones(len(self), np.bool_)
-        return self._like(*only(self.matrix, self.users, self.items, self.titles, keep))
+        return self._derived(*keep_pairs(self.matrix, self.users, self.items, self.titles, keep))
 
     @cached_property
     def popularity(self) -> npt.NDArray[np.int64]:
@@ -179,7 +183,7 @@ class Interactions:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of all ids, pairs and values, to tell which data a model was trained on."""
+        """A hash of all ids, pairs and values, which identifies the data that a model was trained on."""
         digest = hashlib.blake2b(digest_size=16)
         for ids in (self.users, self.items):
             values: Any = ids.values
@@ -188,8 +192,9 @@ class Interactions:
             for part in parts:
                 digest.update(np.ascontiguousarray(part).data)
         binary = bool((self.matrix.data == 1).all())
-        columns = [(self.matrix.indptr, np.int64), (self.matrix.indices, np.int32)]
-        for array, kind in columns if binary else [*columns, (self.matrix.data, np.float64)]:
+        columns: list[tuple[Any, Any]] = [(self.matrix.indptr, np.int64), (self.matrix.indices, np.int32)]
+        columns += [] if binary else [(self.matrix.data, np.float64)]
+        for array, kind in columns:
             for start in range(0, len(array), 1 << 20):  # in pieces: no second copy of the data
                 digest.update(np.ascontiguousarray(array[start : start + (1 << 20)], kind).data)
         return digest.hexdigest()
@@ -200,19 +205,19 @@ def _titles(titles: Iterable[str | None] | Mapping[Any, str] | Texts | None, ite
         return None
     if isinstance(titles, str | bytes) or not isinstance(titles, Iterable):
         raise DataError(f"titles must be a list or a mapping from item ids; got {type(titles).__name__}.")
-    given: Any = titles if isinstance(titles, Texts) else list(titles)
+    by_item: Any = titles if isinstance(titles, Texts) else list(titles)
     if isinstance(titles, Mapping):
-        given = [titles.get(item) for item in items]
+        by_item = [titles.get(item) for item in items]
         if titles and len(items) and not any(item in titles for item in items):
             raise DataError("titles names none of the items: are the ids the same?")
-    if len(given) != len(items):
-        raise DataError(f"titles must be one for each of the {len(items):,} items; got {len(given):,}.")
-    if isinstance(given, Texts):
-        return given
-    odd = next((title for title in given if title is not None and not isinstance(title, str)), None)
+    if len(by_item) != len(items):
+        raise DataError(f"titles must be one for each of the {len(items):,} items; got {len(by_item):,}.")
+    if isinstance(by_item, Texts):
+        return by_item
+    odd = next((title for title in by_item if title is not None and not isinstance(title, str)), None)
     if odd is not None:
         raise DataError(f"titles must be strings or None; got {odd!r}.")
-    return Texts.of(title or "" for title in given) if any(given) else None
+    return Texts.of(title or "" for title in by_item) if any(by_item) else None
 
 
 def as_histories(X: Any, name: str) -> sp.csr_array:
@@ -229,20 +234,21 @@ def as_histories(X: Any, name: str) -> sp.csr_array:
         raise DataError(f"{name} must have two dimensions, users × items; got {X.ndim}.")
     if X.dtype.kind not in "buif":
         raise DataError(f"{name} must hold real numbers or booleans; got {X.dtype}.")
-    stored, whole = X.nnz, X.dtype.kind in "iu"
+    stored = X.nnz
+    is_whole = X.dtype.kind in "iu"
     try:
         if hasattr(X, "check_format"):
-            X.check_format(full_check=True)  # before anything follows its indices
-        if X.format != "csr" and whole:
-            X = X.astype(np.float64)  # or sums could wrap around
+            X.check_format(full_check=True)  # before any index is used
+        if X.format != "csr" and is_whole:
+            X = X.astype(np.float64)  # sums of integers could wrap around
         matrix = sp.csr_array(X)
         matrix.check_format(full_check=True)
     except ValueError as error:
         raise DataError(f"{name} is not a valid CSR matrix: {error}.") from error
     if not matrix.has_canonical_format:
-        matrix = matrix.astype(np.float64 if whole else matrix.dtype, copy=True)
+        matrix = matrix.astype(np.float64 if is_whole else matrix.dtype, copy=True)
         matrix.sum_duplicates()
-    if whole and matrix.nnz < stored and float(np.abs(matrix.data).max(initial=0)) >= _EXACT:
+    if is_whole and matrix.nnz < stored and float(np.abs(matrix.data).max(initial=0)) >= _EXACT:
         raise DataError(
             f"{name} has several integers for one user and item, and some add up to 2**53 or more, which is "
             "not exact. Scale them, or combine them first."
@@ -271,17 +277,19 @@ def _check_single_precision(matrix: sp.csr_array) -> None:
         )
 
 
-def only(
+def keep_pairs(
     matrix: sp.csr_array, users: Ids, items: Ids, titles: Texts | None, keep: npt.NDArray[np.bool_]
 ) -> tuple[sp.csr_array, Ids, Ids, Texts | None]:
     """Keep some of the stored entries, and the users and items that still have one."""
     matrix = only_entries(matrix, keep)
     used = np.flatnonzero(np.diff(matrix.indptr))
     if len(used) < len(users):
-        matrix, users = matrix[used], users.subset(used)
+        matrix = matrix[used]
+        users = users.subset(used)
     used = np.flatnonzero(np.bincount(matrix.indices, minlength=len(items)))
     if len(used) < len(items):
-        matrix, items = matrix[:, used], items.subset(used)
+        matrix = matrix[:, used]
+        items = items.subset(used)
         titles = None if titles is None else Texts.of(titles.take(used))
     return matrix, users, items, titles
 
@@ -291,19 +299,21 @@ def filter_pairs(
 ) -> tuple[npt.NDArray[np.bool_], dict[str, int]]:
     """Return which pairs `Interactions.filtered` keeps, and how many users or items each rule left out.
 
-    Each rule is applied once, so an item may end up with fewer users than asked for. No pair may occur twice.
+    Each rule is applied once, so an item may end up with fewer than `min_users`. No pair may occur twice.
     """
     if max_history is not None:
         max_history = check_count("max_history", max_history)
     min_users = check_count("min_users", min_users, least=0)
     min_items = check_count("min_items", min_items, least=0)
-    keep, left_out, limits = np.ones(len(user), np.bool_), dict[str, int](), list[str]()
+    keep = np.ones(len(user), np.bool_)
+    left_out: dict[str, int] = {}
+    limits: list[str] = []
     for name, ids, limit, fails, rule in (
         ("max_history", user, max_history, np.greater, "users with more than {:,} items"),
         ("min_users", item, min_users, np.less, "items with fewer than {:,} users"),
         ("min_items", user, min_items, np.less, "users with fewer than {:,} items"),
     ):
-        if limit and (limit > 1 or fails is np.greater):  # every user and item of a pair has at least 1
+        if limit and (limit > 1 or fails is np.greater):  # a user or item of a pair has at least 1 anyway
             counts = np.bincount(ids, weights=keep)
             drop = (counts > 0) & fails(counts, limit)
             keep &= ~drop[ids]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.data.ids import Ids, Texts, first_titles
-from mrfrec.data.interactions import Interactions, only
+from mrfrec.data.interactions import Interactions, keep_pairs
 from mrfrec.data.pairs import combine, last_times
 from mrfrec.data.provenance import Origin, Sums
 from mrfrec.errors import DataError
@@ -75,13 +75,13 @@ def add(old: Interactions, new: Interactions) -> Interactions:
     if not keep.all():
         if not keep.any():
             raise DataError("no interactions are left: the values of all pairs add up to 0.")
-        matrix, users, items, titles = only(matrix, users, items, titles, keep)
+        matrix, users, items, titles = keep_pairs(matrix, users, items, titles, keep)
         origin = origin.only(keep)
     out = Interactions(matrix, users, items, titles, copy=False)
     out.library, out.origin = old.library, origin
     if old.features is None:
         return out
-    return out.with_features(old.features.listed(old.titles, old.popularity))  # its items stay
+    return out.with_features(old.features.of_table_items(old.titles, old.popularity))  # its items stay
 
 
 def without_users(data: Interactions, places: npt.NDArray[np.integer[Any]]) -> Interactions:

@@ -11,44 +11,49 @@ from mrfrec.data.ids import Ids, Places
 from mrfrec.data.provenance import Sums, sums_of
 from mrfrec.errors import DataError
 
-_AT_ONCE = 1 << 19  # rows combined at a time, or a 16th of all rows if that is more
+_AT_ONCE = 1 << 19  # rows that are combined at one time, or a 16th of all if that is more
 
 
 def combine_in_ranges(
     columns: dict[str, npt.NDArray[Any]], users: Ids, items: Ids, duplicates: str
 ) -> tuple[sp.csr_array, Sums, npt.NDArray[np.int64] | None]:
-    """Combine rows as `combine` does, one range of users after the other; also return the last times.
+    """Combine rows as `combine` does, one range of users after the other; also return the latest times.
 
     Memory holds little more than the rows and the result. `columns` are "user", "item", "value" and, if the
     latest time of each pair is wanted, "time"; they are emptied.
     """
-    user, is_binary = columns["user"], columns["value"].dtype == np.bool_
+    user = columns["user"]
+    is_binary = columns["value"].dtype == np.bool_
     shape = len(users), len(items)
     step = max(_AT_ONCE, len(user) // 16)
     ends = np.cumsum(np.bincount(user, minlength=len(users)))
     cuts = np.searchsorted(ends, np.arange(step, len(user), step)).tolist()
-    # Room for as many pairs as rows; memory that is not written to is not taken.
-    item, total = np.empty(len(user), np.int32), np.empty(len(user), np.float64)
+    # Room for as many pairs as rows: the system provides memory only where something is written.
+    item = np.empty(len(user), np.int32)
+    total = np.empty(len(user), np.float64)
     time = np.empty(len(user) if "time" in columns else 0, np.int64)
-    indptr, sums, done = np.zeros(len(users) + 1, np.int64), list[Sums](), 0
+    indptr = np.zeros(len(users) + 1, np.int64)
+    sums: list[Sums] = []
+    done = 0
     for start, stop in pairwise(sorted({0, *cuts, len(users)})):
         rows = np.flatnonzero((user >= start) & (user < stop))
-        some = {role: column[rows] for role, column in columns.items()}
-        matrix, found = combine(some["user"], some["item"], some["value"], users, items, duplicates)
+        part = {role: column[rows] for role, column in columns.items()}
+        matrix, range_sums = combine(part["user"], part["item"], part["value"], users, items, duplicates)
         pairs = slice(done, done := done + matrix.nnz)
         item[pairs] = matrix.indices
         indptr[1:] += matrix.indptr[1:]
         if not is_binary:
-            total[pairs] = matrix.data if found.values is None else found.values
-        if "time" in some:
-            time[pairs] = last_times(some["user"], some["item"], some["time"], matrix)
-        sums.append(found._replace(values=None))
+            total[pairs] = matrix.data if range_sums.values is None else range_sums.values
+        if "time" in part:
+            time[pairs] = last_times(part["user"], part["item"], part["time"], matrix)
+        sums.append(range_sums._replace(values=None))
     columns.clear()
-    del user, some, rows
+    del user, part, rows
     for array in (item, total, time):
         array.resize(min(done, len(array)), refcheck=False)
     data = np.ones(done, np.bool_) if is_binary else total.astype(np.float32)
-    bound, grains = max(one.bound for one in sums), [one.grain for one in sums if one.grain is not None]
+    bound = max(one.bound for one in sums)
+    grains = [one.grain for one in sums if one.grain is not None]
     joined = Sums(None, min(grains) if len(grains) == len(sums) else None, bound)
     if not joined.are_exact:
         joined = Sums(None, None)
@@ -62,16 +67,16 @@ def combine_in_ranges(
 def combine(
     rows: Places, columns: Places, data: npt.NDArray[Any], users: Ids, items: Ids, duplicates: str
 ) -> tuple[sp.csr_array, Sums]:
-    """Build a matrix of users × items from rows; of equal pairs, take what `duplicates` says.
+    """Build a matrix of users × items from rows; also return the exact sums, to which more can be added.
 
-    "sum", "max", "last", "first", or "error" to refuse them. Rows of value 0 are passed over by "max" and
-    "first". Pairs with a value of 0 stay, as stored zeros. Also return the sums, for adding more later.
-    `data` holds values in single precision, or True where every pair counts 1.
+    `duplicates` is how several rows of a pair are combined: by the "sum", "max", "last" or "first" of their
+    values, or not at all, "error". "max" and "first" pass over values of 0. Pairs with a value of 0 stay, as
+    stored zeros. `data` holds values in single precision, or only True if every pair counts 1.
     """
     shape = (len(users), len(items))
     counts_pairs = data.dtype == np.bool_
     if duplicates in ("max", "last", "first") and not counts_pairs:
-        chosen = _chosen(rows.astype(np.int64) * shape[1] + columns, data, duplicates)
+        chosen = _row_of_each_pair(rows.astype(np.int64) * shape[1] + columns, data, duplicates)
         rows, columns, data = rows[chosen], columns[chosen], data[chosen]
     adds = duplicates == "sum" and not counts_pairs
     wide = data.astype(np.float64) if adds else data
@@ -85,19 +90,21 @@ def combine(
         )
     if not adds:
         return matrix, Sums()
-    # Double precision holds most sums exactly. Otherwise the values of each pair are added up in a fixed
-    # order. So the order of the rows does not matter.
+    # The order of the rows must not matter. Double precision holds most sums exactly; if not, the values of
+    # each pair are added in a fixed order.
     sizes = matrix.data
     if data.min() < 0:
         sizes = sp.coo_array((np.abs(wide), (rows, columns)), shape=shape).tocsr().data
-    total, sums = matrix.data, sums_of(data, float(sizes.max()))
+    total = matrix.data
+    sums = sums_of(data, float(sizes.max()))
     if sums.are_exact:
         sums = sums._replace(values=total)
     else:
         order = np.lexsort((data, columns, rows))
         ordered = rows[order], columns[order]
         new = np.append(True, (ordered[0][1:] != ordered[0][:-1]) | (ordered[1][1:] != ordered[1][:-1]))
-        total, sums = np.add.reduceat(data[order], np.flatnonzero(new), dtype=np.float64), Sums(None, None)
+        total = np.add.reduceat(data[order], np.flatnonzero(new), dtype=np.float64)
+        sums = Sums(None, None)
     with np.errstate(over="ignore"):
         matrix = sp.csr_array((total.astype(np.float32), matrix.indices, matrix.indptr), shape=shape)
     if not np.isfinite(matrix.data).all():
@@ -120,8 +127,10 @@ def last_times(
     return np.asarray(np.maximum.reduceat(times[order], first))
 
 
-def _chosen(pair: npt.NDArray[np.int64], data: npt.NDArray[Any], duplicates: str) -> npt.NDArray[np.int64]:
-    """Return one row of each pair, in ascending order of the pairs."""
+def _row_of_each_pair(
+    pair: npt.NDArray[np.int64], data: npt.NDArray[Any], duplicates: str
+) -> npt.NDArray[np.int64]:
+    """Return the row that counts for each pair, in ascending order of the pairs."""
     if duplicates == "last":
         _, last = np.unique(pair[::-1], return_index=True)
         return np.asarray(len(pair) - 1 - last)

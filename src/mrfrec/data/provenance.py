@@ -103,7 +103,7 @@ class Origin:
     @property
     def is_binary(self) -> bool:
         """Whether every pair counts 1."""
-        return not ReadingOptions(**self.rules).weighs
+        return not ReadingOptions(**self.rules).rows_have_weights
 
     def only(self, keep: npt.NDArray[Any]) -> "Origin":
         """Return the origin of some of the pairs, in the order given if `keep` are positions."""

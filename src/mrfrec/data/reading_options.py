@@ -21,12 +21,13 @@ FORMATS: tuple[str, ...] = get_args(Format)
 LIMITS = ("max_history", "min_users", "min_items")
 """Options that drop users and items once all rows are known."""
 PARSING = ("on_bad", "separator", "columns", "input_format", "query")
-"""Options about the form of a table, which may differ from one table to the next."""
+"""Options about the form of a table, in which one table may differ from the next."""
 
 _CHOICES = {"duplicates": get_args(Duplicates), "on_bad": get_args(OnBad)}
 _SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_MOMENTS, _DURATIONS = ("now", "since", "until"), ("half_life", "window")
-_LONGEST = 1e6 * 86400  # seconds
+_MOMENTS = ("now", "since", "until")
+_DURATIONS = ("half_life", "window")
+_LONGEST_SECONDS = 1e6 * 86400
 _EPOCH = datetime(1970, 1, 1)
 
 
@@ -75,11 +76,12 @@ class ReadingOptions:
         self._check_form()
 
     def _check_form(self) -> None:
-        mark, columns = self.separator, self.columns
+        mark = self.separator
         if mark is not None and not (
             isinstance(mark, str) and mark and mark.isascii() and not set(mark) & set('"\r\n')
         ):
             raise ParameterError("separator", "ASCII characters, no quotation mark or line end", mark)
+        columns = self.columns
         if columns is not None:
             names = list(columns) if isinstance(columns, Iterable) and not isinstance(columns, str) else []
             are_texts = bool(names) and all(isinstance(name, str) for name in names)
@@ -92,7 +94,7 @@ class ReadingOptions:
             raise ParameterError("query", "a text", self.query)
 
     def microseconds(self, name: str) -> int | None:
-        """Return a duration, or a time since 1970 in UTC, in microseconds."""
+        """Return an option in microseconds: a duration, or a time since 1970 in UTC."""
         value = getattr(self, name)
         if value is None:
             return None
@@ -107,8 +109,8 @@ class ReadingOptions:
         return any(x is not None for x in (self.half_life, self.window, self.since, self.until))
 
     @property
-    def weighs(self) -> bool:
-        """Whether rows count other than 1."""
+    def rows_have_weights(self) -> bool:
+        """Whether a row may count something else than 1."""
         return not self.binary or self.event_weights is not None or self.half_life is not None
 
     @property
@@ -117,7 +119,7 @@ class ReadingOptions:
         return [] if self.now is not None else [n for n in _DURATIONS if getattr(self, n) is not None]
 
     def rules(self) -> dict[str, Any]:
-        """Return the options by which more rows must be read, as JSON can hold them; without limits."""
+        """Return the options by which more rows must be read, without limits, as JSON can hold them."""
         import numpy as np
 
         kept = [each for each in fields(self) if each.name not in (*LIMITS, *PARSING)]
@@ -134,7 +136,7 @@ class ReadingOptions:
 
 
 RULES = tuple(each.name for each in fields(ReadingOptions) if each.name not in PARSING)
-"""Options that are kept with the data: more rows must be read by the same."""
+"""Options that are kept with the data, since more rows must be read by the same."""
 
 
 def _weights_by_kind(weights: object) -> dict[str, float]:
@@ -156,9 +158,9 @@ def duration(name: str, value: object) -> int:
     seconds = math.nan
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
-    elif isinstance(value, str) and (found := re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]+)", value.strip())):
-        seconds = float(found[1]) * _SECONDS.get(found[2], math.nan)
-    if not 1e-6 <= seconds <= _LONGEST:
+    elif isinstance(value, str) and (match := re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]+)", value.strip())):
+        seconds = float(match[1]) * _SECONDS.get(match[2], math.nan)
+    if not 1e-6 <= seconds <= _LONGEST_SECONDS:
         units = "a number and one of the units s, min, h, d and w, such as 30d, 12h or 2w"
         raise ParameterError(name, f"{units}, from 1e-6s to 1000000d", value)
     return round(seconds * 1e6)

@@ -10,11 +10,13 @@ import numpy.typing as npt
 
 from mrfrec.data.ids import Ids, Texts
 
-# Bounds on the work for one query.
-_MOST_QUERY_WORDS = 10
-_MOST_CANDIDATES = 5_000  # items with one word of the query, the most popular, to look for the others
-_MOST_SPELLINGS = 3  # of a misspelt word that are tried
-_LEAST_ALIKE = 60  # percent of letters that a misspelt word has in common with the right one
+# Bounds on the work for one search.
+_MOST_WORDS = 10  # of the text
+_MOST_CANDIDATES = (
+    5_000  # most popular items with the rarest word, among which the other words are looked for
+)
+_MOST_SPELLINGS = 3  # that are tried for a misspelt word
+_LEAST_SIMILARITY = 60  # percent, of a misspelt word and the right one
 _WORD = re.compile(r"[^\W_]+(?:(?:\+\+|#)(?!\w))?")  # C, C++ and C# are three words
 
 Lines = npt.NDArray[np.int32]
@@ -34,20 +36,21 @@ class NameIndex:
     def search(self, text: str, k: int) -> list[int]:
         """Return up to k items by position: whole names first, then beginnings, then those with all words.
 
-        Words may be in any order, and cut short at their ends. Of equal matches the more popular item comes
-        first. If nothing matches, unknown words are replaced by those spelt most like them.
+        Words may be in any order, and each may be only the beginning of a word. Of equal matches the most
+        popular item comes first. If nothing matches, unknown words are replaced by those spelt most like
+        them.
         """
-        words = words_of(text).split()[:_MOST_QUERY_WORDS]
-        found = self._matching(words, k)
-        if not found and words and self._index[0]:
+        words = words_of(text).split()[:_MOST_WORDS]
+        lines = self._matching(words, k)
+        if not lines and words and self._index[0]:
             frequencies = {word: self._frequency(word) for word in words}
             rarest = sorted(words, key=lambda word: frequencies[word])[:2]
             unknown = [word for word in rarest if not frequencies[word]] or rarest[:1]
             spellings = {word: self._nearest(word) for word in unknown}
             for attempt in range(_MOST_SPELLINGS):
                 tried = [spellings.get(word, [])[attempt : attempt + 1] or [word] for word in words]
-                found = found or self._matching([word for (word,) in tried], k)
-        return [int(self._items[line]) for line in found]
+                lines = lines or self._matching([word for (word,) in tried], k)
+        return [int(self._items[line]) for line in lines]
 
     def exact(self, text: str) -> list[int]:
         """Return the items, by position, whose name has the words of the text and no others."""
@@ -78,7 +81,8 @@ class NameIndex:
     def _index(self) -> tuple[list[str], npt.NDArray[np.int64], Lines]:
         """All words in alphabetical order, where the items of each begin, and the items."""
         numbers: dict[str, int] = {}
-        tokens, owners = [], []
+        tokens: list[int] = []
+        owners: list[int] = []
         for line, names in enumerate(self._lines):
             for word in {*names.split()}:
                 tokens.append(numbers.setdefault(word, len(numbers)))
@@ -94,28 +98,30 @@ class NameIndex:
     # ── matching ──────────────────────────────────────────────────────────────────────────────────
 
     def _matching(self, words: list[str], k: int) -> list[int]:
-        """Return items, by popularity within each kind of match."""
+        """Return the lines of matching items, by popularity within each kind of match."""
         if not words:
             return []
         names, lines = self._names
         phrase = " ".join(words)
         first = bisect_left(names, phrase)
-        found = np.unique(lines[first : bisect_left(names, phrase + "\0", first)])[:k].tolist()
-        if len(found) < k:
-            found += _first(lines[first : bisect_left(names, phrase + "\U0010ffff", first)], k + len(found))
-        if len(dict.fromkeys(found)) < k:
+        matches = np.unique(lines[first : bisect_left(names, phrase + "\0", first)])[:k].tolist()
+        if len(matches) < k:
+            matches += _lowest(
+                lines[first : bisect_left(names, phrase + "\U0010ffff", first)], k + len(matches)
+            )
+        if len(dict.fromkeys(matches)) < k:
             candidates = self._with_beginning(words)
-            have = [x for x in candidates if all(f" {word}" in self._lines[x] for word in words)]
-            found += sorted(have, key=lambda line: (phrase not in self._lines[line], line))
-        return list(dict.fromkeys(found))[:k]
+            with_all = [x for x in candidates if all(f" {word}" in self._lines[x] for word in words)]
+            matches += sorted(with_all, key=lambda line: (phrase not in self._lines[line], line))
+        return list(dict.fromkeys(matches))[:k]
 
     def _with_beginning(self, words: list[str]) -> list[int]:
-        """Return the most popular items with a word that begins with the rarest of these."""
+        """Return the most popular items that have a word with the rarest of these beginnings."""
         vocabulary, ptr, lines = self._index
         firsts = [bisect_left(vocabulary, word) for word in words]
         lasts = [bisect_left(vocabulary, word + "\U0010ffff") for word in words]
         spans = [slice(int(ptr[a]), int(ptr[b])) for a, b in zip(firsts, lasts, strict=True)]
-        return _first(lines[min(spans, key=lambda span: span.stop - span.start)], _MOST_CANDIDATES)
+        return _lowest(lines[min(spans, key=lambda span: span.stop - span.start)], _MOST_CANDIDATES)
 
     def _frequency(self, word: str) -> int:
         vocabulary, ptr, _ = self._index
@@ -124,24 +130,26 @@ class NameIndex:
         return int(ptr[place + 1] - ptr[place]) if known else 0
 
     def _nearest(self, word: str) -> list[str]:
-        """Return the words of the index that are spelt most like this one, the commoner of equals first."""
+        """Return the indexed words that are spelt most like this one; of equals, the more frequent first."""
         from rapidfuzz import fuzz, process
 
         vocabulary, ptr, _ = self._index
-        near = process.extract(
-            word, vocabulary, scorer=fuzz.ratio, processor=None, score_cutoff=_LEAST_ALIKE, limit=None
+        similar = process.extract(
+            word, vocabulary, scorer=fuzz.ratio, processor=None, score_cutoff=_LEAST_SIMILARITY, limit=None
         )
         ranked = [
-            (-ratio, int(ptr[place] - ptr[place + 1]), other) for other, ratio, place in near if other != word
+            (-ratio, int(ptr[place] - ptr[place + 1]), other)
+            for other, ratio, place in similar
+            if other != word
         ]
         return [other for _, _, other in sorted(ranked)[:_MOST_SPELLINGS]]
 
 
-def _first(lines: Lines, most: int) -> list[int]:
-    """Return the lowest numbers, each once, in order."""
+def _lowest(lines: Lines, most: int) -> list[int]:
+    """Return the lines among the `most` lowest numbers, each once, ascending."""
     some = lines if len(lines) <= most else np.partition(lines, most - 1)[:most]
-    found: list[int] = np.unique(some).tolist()
-    return found
+    lowest: list[int] = np.unique(some).tolist()
+    return lowest
 
 
 def words_of(text: str) -> str:

@@ -67,7 +67,8 @@ def available(folder: Folder = None) -> list[Listed]:
     listed = []
     for name, title in titles.items():
         path, _ = _paths(name, folder)
-        listed.append(Listed(name, title, path.is_file(), path.stat().st_size if path.is_file() else None))
+        is_prepared = path.is_file()
+        listed.append(Listed(name, title, is_prepared, path.stat().st_size if is_prepared else None))
     return listed
 
 
@@ -95,7 +96,7 @@ def prepare(
     path, titles = _paths(name, folder)
     if source is None and path.is_file():
         return path
-    _make(path.parent, "folder")
+    _make_folder(path.parent, "folder")
     check_writable(path)
     original = download(data_set, path.parent) if source is None else expanded(source)
     read = read_original(data_set, original, progress)
@@ -143,28 +144,31 @@ def split(name: str, folder: Folder = None) -> "Split":
 
 
 def verify(name: str, folder: Folder = None) -> list[Check]:
-    """Compare a prepared data set and its split with the published numbers."""
+    """Compare a prepared data set and its split with what is published about them."""
     from io import BytesIO
 
     import numpy as np
 
     from mrfrec.datasets.originals import vae_cf_tables, write_vae_cf_table
 
-    data_set, found = find(name), events(name, folder)
-    few = int((np.bincount(found.user) < data_set.min_items).sum())
-    rows, sums = dict[str, int](), dict[str, str]()  # of the files of the split, if it can be made
-    for file, table in vae_cf_tables(found, data_set.heldout) if found.n_users > 2 * data_set.heldout else ():
+    data_set = find(name)
+    data = events(name, folder)
+    few = int((np.bincount(data.user) < data_set.min_items).sum())
+    can_be_split = data.n_users > 2 * data_set.heldout
+    rows: dict[str, int] = {}  # of the files of the split
+    sums: dict[str, str] = {}
+    for file, table in vae_cf_tables(data, data_set.heldout) if can_be_split else ():
         rows[file] = table.height
         if file in data_set.split:
             content = BytesIO()
             write_vae_cf_table(file, table, content)
             sums[file] = hashlib.md5(content.getbuffer(), usedforsecurity=False).hexdigest()
     checks: list[tuple[str, int | str | None, int | str | None]] = [
-        ("rows of a pair that was there before", 0, found.repeated),
+        ("rows of a pair that was there before", 0, data.repeated),
         (f"users with fewer than {data_set.min_items} items", 0, few),
-        ("events", data_set.events, len(found)),
-        ("users", data_set.users, found.n_users),
-        ("items", data_set.items, found.n_items),
+        ("events", data_set.events, len(data)),
+        ("users", data_set.users, data.n_users),
+        ("items", data_set.items, data.n_items),
         ("items of the training users", data_set.training_items, rows.get("unique_sid.txt")),
     ]
     for file, known in data_set.split.items():
@@ -179,10 +183,11 @@ def write_vae_cf(name: str, target: str | PathLike[str], folder: Folder = None) 
     """Write the split of a prepared data set in the file layout of Liang et al.'s vae_cf."""
     from mrfrec.datasets.originals import vae_cf_tables, write_vae_cf_table
 
-    data, heldout = events(name, folder), find(name).heldout
-    place, written = expanded(target), []
-    for file, table in vae_cf_tables(data, heldout):
-        _make(place, "target")  # not if there is no split
+    data = events(name, folder)
+    place = expanded(target)
+    written = []
+    for file, table in vae_cf_tables(data, find(name).heldout):
+        _make_folder(place, "target")  # not if there is no split
         with writing(place / file) as unfinished, unfinished.open("wb") as out:
             write_vae_cf_table(file, table, out)
         written.append(place / file)
@@ -207,7 +212,7 @@ def _tables(name: str, folder: Folder) -> tuple[Path, Path | None]:
     return path, titles if titles.is_file() else None
 
 
-def _make(folder: Path, parameter: str) -> None:
+def _make_folder(folder: Path, parameter: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):

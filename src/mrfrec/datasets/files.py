@@ -22,9 +22,9 @@ from mrfrec.errors import DataError
 from mrfrec.io.atomic import writing
 
 _PIECE = 2**20  # bytes
-_PATIENCE = 60  # seconds to wait for the server
+_TIMEOUT = 60  # seconds to wait for the server
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
-_DAMAGE = (BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError)
+_DAMAGE_ERRORS = (BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError)
 
 
 def advice(data_set: DataSet, folder: object = None) -> str:
@@ -38,28 +38,29 @@ def advice(data_set: DataSet, folder: object = None) -> str:
 
 def download(data_set: DataSet, folder: Path) -> Path:
     """Return the archive in `folder`, downloaded if missing, after checking its MD5."""
-    path, url = folder / data_set.archive, data_set.url
+    path = folder / data_set.archive
+    url = data_set.url
     if not path.exists():
         if url is None:
             raise DataError(f"{data_set.title} cannot be downloaded from here. {advice(data_set)}")
         try:
             with (
                 writing(path) as unfinished,
-                urlopen(url, timeout=_PATIENCE) as answer,
+                urlopen(url, timeout=_TIMEOUT) as response,
                 unfinished.open("wb") as file,
             ):
-                shutil.copyfileobj(answer, file, _PIECE)
-                if answer.length:
-                    raise OSError(f"the download ended {answer.length:,} bytes too early")
+                shutil.copyfileobj(response, file, _PIECE)
+                if response.length:
+                    raise OSError(f"the download ended {response.length:,} bytes too early")
         except (OSError, HTTPException) as error:
             if isinstance(error, HTTPError):
                 error.close()
             raise DataError(f"{url} could not be downloaded: {error}. {advice(data_set)}") from error
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
-    if data_set.md5 not in (None, found):
+        md5 = hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
+    if data_set.md5 not in (None, md5):
         raise DataError(
-            f"{path} is not the published file: its MD5 should be {data_set.md5}; it is {found}. Delete it."
+            f"{path} is not the published file: its MD5 should be {data_set.md5}; it is {md5}. Delete it."
         )
     return path
 
@@ -73,12 +74,13 @@ def original_files(data_set: DataSet, source: Path) -> Iterator[tuple[list[Path]
     if not source.exists():
         raise DataError(f"there is no file or folder {source}. {advice(data_set)}")
     with TemporaryDirectory() as temporary:
-        folder, ratings = source, [source]
+        folder = source
+        ratings = [source]
         if source.name.endswith(_ARCHIVES):
             folder = Path(temporary)
             try:
                 _unpack(data_set, source, folder)
-            except (*_DAMAGE, RuntimeError) as error:  # a RuntimeError asks for a password
+            except (*_DAMAGE_ERRORS, RuntimeError) as error:  # a RuntimeError asks for a password
                 reason = str(error).rstrip(".") or type(error).__name__
                 raise DataError(f"{source} is damaged or incomplete: {reason}. Get it again.") from error
         if folder.is_dir():

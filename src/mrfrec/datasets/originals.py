@@ -39,7 +39,8 @@ def read_original(data_set: DataSet, source: Path, progress: Progress | None = N
         items = None if titles is None else _read_titles(data_set, titles)
         options: dict[str, Any] = {"min_value": data_set.min_value, "items": items, "progress": progress}
         if data_set.form == "netflix":
-            count, kept = 0, []
+            count = 0
+            kept = []
             for path in paths:
                 rows = _read_netflix(path)
                 count += len(rows)
@@ -67,7 +68,8 @@ def _check_rows(data_set: DataSet, source: Path, count: int) -> None:
 
 def _read_netflix(path: Path) -> pl.DataFrame:
     """Read a file in which the rows of a movie come after a line with its number, "7:"."""
-    line, rule = pl.col("line"), f"{path}: each line must be user,value,date, or item:"
+    line = pl.col("line")
+    rule = f"{path}: each line must be user,value,date, or item:"
     try:
         rows = (
             pl.scan_lines(path, glob=False)
@@ -108,7 +110,8 @@ def _read_titles(data_set: DataSet, path: Path) -> Path | pl.DataFrame:
 
 def write_events(events: Events, path: Path, titles: Path) -> None:
     """Write user, item and, if known, time (seconds since 1970) of each event; titles to their own file."""
-    items, tables = _series(events.items), dict[Path, dict[str, pl.Series]]()
+    items = _series(events.items)
+    tables: dict[Path, dict[str, pl.Series]] = {}
     if events.titles is None:
         titles.unlink(missing_ok=True)
     else:

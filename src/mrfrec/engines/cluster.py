@@ -31,31 +31,31 @@ if TYPE_CHECKING:
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-_TASKS_PER_THREAD = 4  # of a pass over the items
-_AHEAD = 2  # tasks per thread that are handed out before the first one's result is there
-_RESENT = 2  # times that the data of a stage may be lost with all workers that hold it
-_PATIENCE = 60.0  # seconds without a scheduler or without workers
-_CONNECT = 10.0  # seconds to find a scheduler
-_SHARE = 0.7  # of a worker's memory that a task may count on: Dask pauses it at 0.8
+_TASKS_PER_THREAD = 4  # into which a pass over the items is cut
+_TASKS_AHEAD = 2  # per thread, which are sent before the first result is back
+_MOST_LOSSES = 2  # of the data of a stage, with all workers that hold it
+_PATIENCE = 60.0  # seconds to wait for a scheduler or workers that are gone
+_CONNECT_SECONDS = 10.0  # to find a scheduler
+_MEMORY_SHARE = 0.7  # of a worker's memory that may be used: Dask pauses a worker at 0.8
 # Ctrl-C in a terminal reaches all its processes: the client alone decides what ends.
 _NO_INTERRUPTS = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 _TOO_SMALL = (
     "Workers may have run out of memory: give them more, fewer threads each, or fit a smaller sparsity or "
     "max_neighbors."
 )
-_CHECKED = ("mrfrec", "numpy", "numba", "scipy")
+_COMPARED_PACKAGES = ("mrfrec", "numpy", "numba", "scipy")
 
 
 class _Shared(NamedTuple):
     """An object of which every worker has a copy."""
 
-    value: Any  # kept, so that its id stays its own
+    value: Any  # kept alive, so that no other object gets its id
     future: "Future"
     nbytes: int
 
 
 class _LostError(Exception):
-    """A task went away with its data, and can be sent again."""
+    """A task was lost with its data, and can be sent again."""
 
 
 class ClusterEngine(LocalEngine):
@@ -78,7 +78,7 @@ class ClusterEngine(LocalEngine):
         if not workers:
             raise ClusterError(f"the cluster at {self._address} has no workers: start some.")
         self._check_versions()
-        self.threads_of_tasks = sum(int(worker["nthreads"]) for worker in workers.values())
+        self.tasks_at_once = sum(int(worker["nthreads"]) for worker in workers.values())
         return super().__enter__()
 
     def __exit__(self, *ended: object) -> None:
@@ -87,19 +87,19 @@ class ClusterEngine(LocalEngine):
 
     @property
     def task_memory(self) -> int:  # type: ignore[override]
-        """Bytes that a task may use on the smallest worker, beside the shared data."""
+        """Bytes that a task may use on the smallest worker, besides the shared data."""
         shared = sum(each.nbytes for each in self._shared.values())
-        rooms = [
-            int(_SHARE * worker["memory_limit"] - shared) // int(worker["nthreads"])
+        bytes_per_task = [
+            int(_MEMORY_SHARE * worker["memory_limit"] - shared) // int(worker["nthreads"])
             for worker in self._workers().values()
             if worker.get("memory_limit")
         ]
-        return min(rooms, default=1 << 62)
+        return min(bytes_per_task, default=1 << 62)
 
-    def ranges(self, costs: Sequence[int]) -> list[tuple[int, int]]:
+    def task_ranges(self, costs: Sequence[int]) -> list[tuple[int, int]]:
         import numpy as np
 
-        return split_evenly(np.asarray(costs) + 1, _TASKS_PER_THREAD * self.threads_of_tasks)
+        return split_evenly(np.asarray(costs) + 1, _TASKS_PER_THREAD * self.tasks_at_once)
 
     def fold(
         self,
@@ -118,24 +118,27 @@ class ClusterEngine(LocalEngine):
 
     def _results(self, name: str, function: Callable[..., Any], tasks: Sequence[Any]) -> Generator[Any]:
         """Yield the results of all tasks in order."""
-        token, ahead = uuid.uuid4().hex[:8], _AHEAD * self.threads_of_tasks
+        token = uuid.uuid4().hex[:8]
+        most_waiting = _TASKS_AHEAD * self.tasks_at_once
         waiting: deque[Future] = deque()
         shared: list[Future] = []
-        places: list[str] = []
-        done = lost = 0
+        addresses: list[str] = []
+        done = losses = 0
         try:
             while done < len(tasks):
                 try:
                     if not shared:
-                        shared, places = self._share(function), self._places()
-                    while len(waiting) < ahead and (number := done + len(waiting)) < len(tasks):
-                        key, place = f"{name}-{token}-{number}-{lost}", places[number % len(places)]
-                        waiting.append(self._submit(key, place, tasks[number], shared))
+                        shared = self._share(function)
+                        addresses = self._thread_addresses()
+                    while len(waiting) < most_waiting and (number := done + len(waiting)) < len(tasks):
+                        key = f"{name}-{token}-{number}-{losses}"
+                        address = addresses[number % len(addresses)]
+                        waiting.append(self._submit(key, address, tasks[number], shared))
                     result = self._outcome(f"{name} {done + 1} of {len(tasks)}", waiting[0])
                 except _LostError as error:
-                    lost += 1
-                    if lost > _RESENT:
-                        what = f"the tasks {name} were lost {lost} times with their workers: {error}"
+                    losses += 1
+                    if losses > _MOST_LOSSES:
+                        what = f"the tasks {name} were lost {losses} times with their workers: {error}"
                         raise ClusterError(f"{what}. {_TOO_SMALL}") from None
                     _cancel(waiting)
                     self._shared.clear()
@@ -149,9 +152,9 @@ class ClusterEngine(LocalEngine):
             _cancel(waiting)
 
     def _share(self, function: Callable[..., Any]) -> "list[Future]":
-        """Give a worker a function and its arguments, unless some have them from the stage before."""
-        apart = isinstance(function, partial) and not function.keywords
-        parts = (function.func, *function.args) if apart else (function,)  # type: ignore[attr-defined]
+        """Send a worker a function and its arguments, except those that workers have from the last stage."""
+        has_arguments = isinstance(function, partial) and not function.keywords
+        parts = (function.func, *function.args) if has_arguments else (function,)  # type: ignore[attr-defined]
         wanted = {id(part): part for part in parts}
         self._shared = {key: each for key, each in self._shared.items() if key in wanted}
         sizes = {key: _size_of(part) for key, part in wanted.items()}
@@ -167,15 +170,15 @@ class ClusterEngine(LocalEngine):
 
     def _check_room(self, needed: int) -> None:
         for address, worker in self._workers().items():
-            limit = int(_SHARE * (worker.get("memory_limit") or 1 << 62))
-            source = f"is what the worker {address} may use of its {human_bytes(limit / _SHARE)}"
+            limit = int(_MEMORY_SHARE * (worker.get("memory_limit") or 1 << 62))
+            source = f"is what the worker {address} may use of its {human_bytes(limit / _MEMORY_SHARE)}"
             Budget(limit, source).check("data on each worker", needed, "Give workers more memory.")
 
-    def _submit(self, key: str, place: str, task: Any, shared: "list[Future]") -> "Future":
-        """Send a task to a worker: Dask by itself prefers the one that has the data already."""
+    def _submit(self, key: str, address: str, task: Any, shared: "list[Future]") -> "Future":
+        """Send a task to a worker; left to itself, Dask would prefer the worker that has the data already."""
         try:
             return self._client.submit(
-                _with_engine, task, *shared, key=key, pure=False, workers=[place], allow_other_workers=True
+                _with_engine, task, *shared, key=key, pure=False, workers=[address], allow_other_workers=True
             )
         except OSError as error:
             raise _LostError(str(error)) from None
@@ -190,7 +193,7 @@ class ClusterEngine(LocalEngine):
             if not done.wait(0.5):
                 self._wait_for_workers()
         if future.status == "finished":
-            with suppress(Exception):  # its worker died before it was asked
+            with suppress(Exception):  # its worker died before it sent the result
                 return future.result()
         if future.status != "error":
             raise _LostError("no worker has its data any more")
@@ -207,7 +210,7 @@ class ClusterEngine(LocalEngine):
     # ── workers ───────────────────────────────────────────────────────────────────────────────────
 
     def _wait_for_workers(self) -> None:
-        """Return when some worker runs; raise if that takes too long."""
+        """Wait until some worker runs; raise if that takes too long."""
         began = time.monotonic()
         while not any(w.get("status", "running") == "running" for w in self._workers().values()):
             if time.monotonic() - began > _PATIENCE:
@@ -217,24 +220,24 @@ class ClusterEngine(LocalEngine):
                 )
             time.sleep(0.2)
 
-    def _places(self) -> list[str]:
-        """Return the address of each worker as often as it has threads; first all workers once."""
+    def _thread_addresses(self) -> list[str]:
+        """Return the address of each worker as often as it has threads, beginning with each worker once."""
         threads = {address: int(worker["nthreads"]) for address, worker in self._workers().items()}
-        places = [
+        addresses = [
             address
             for turn in range(max(threads.values(), default=0))
             for address, count in threads.items()
             if turn < count
         ]
-        if not places:
+        if not addresses:
             raise _LostError("all workers are gone")
-        return places
+        return addresses
 
     def _workers(self) -> dict[str, dict[str, Any]]:
         """Return the workers by address; none if the scheduler does not answer.
 
-        `client.scheduler_info` will not do: at any moment, a timer of Dask replaces its answer by one without
-        workers.
+        `client.scheduler_info` will not do: at any moment, a timer of Dask may replace it by one
+        without workers.
         """
         with suppress(Exception):
             scheduler: Any = self._client.scheduler
@@ -244,7 +247,7 @@ class ClusterEngine(LocalEngine):
 
     def _check_versions(self) -> None:
         """Refuse workers without this package, or with other versions of the libraries that compute."""
-        versions = self._client.get_versions(packages=list(_CHECKED))
+        versions = self._client.get_versions(packages=list(_COMPARED_PACKAGES))
         here = _versions(versions["client"])
         for address, worker in versions["workers"].items():
             there = _versions(worker)
@@ -263,7 +266,7 @@ def _with_engine(task: Any, function: Callable[..., Any], *arguments: Any) -> An
 
 def _cancel(waiting: "deque[Future]") -> None:
     while waiting:
-        with suppress(Exception):  # a cluster that is gone has nothing left to cancel
+        with suppress(Exception):  # the cluster is gone, and its tasks with it
             waiting.popleft().cancel()
 
 
@@ -274,10 +277,10 @@ def _size_of(part: object) -> int:
     return len(head) + sum(buffer.raw().nbytes for buffer in buffers)
 
 
-def _versions(of: dict[str, Any]) -> dict[str, str | None]:
-    """Return the versions that must be the same everywhere, from Dask's description of a process."""
-    host = {"python": of["host"]["python"].rsplit(".", 3)[0], "machine": of["host"]["machine"]}
-    return {name: of["packages"].get(name) for name in _CHECKED} | host
+def _versions(process: dict[str, Any]) -> dict[str, str | None]:
+    """Return what must be the same everywhere, from Dask's description of a process."""
+    host = {"python": process["host"]["python"].rsplit(".", 3)[0], "machine": process["host"]["machine"]}
+    return {name: process["packages"].get(name) for name in _COMPARED_PACKAGES} | host
 
 
 def _distributed() -> Any:
@@ -314,7 +317,7 @@ def connected(text: str) -> "Iterator[Client]":
         rule = 'an address such as "tcp://host:8786", or a number of processes such as "local:4"'
         raise ParameterError("cluster", rule, text)
     try:
-        client = dask.Client(text, timeout=_CONNECT)
+        client = dask.Client(text, timeout=_CONNECT_SECONDS)
     except (OSError, TypeError, ValueError) as error:  # a TypeError: tls:// without certificates
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ClusterError(f"no scheduler answers at {text}: {reason}.") from None

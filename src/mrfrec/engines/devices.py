@@ -1,4 +1,4 @@
-"""Devices by name: which there are, and what a fit or a ranking gets on one."""
+"""Devices by name: list them, and make the engine of a fit or the ranker of recommendations for one."""
 
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -24,27 +24,27 @@ def chosen_device(name: str) -> str:
         if name == "auto":
             return "cpu"
         raise missing_extra(f'device="{name}" needs PyTorch', "torch") from None
-    found = _count(torch)
+    count = _gpu_count(torch)
     if name == "auto":
-        return "cuda" if found else "cpu"
-    if (torch.device(name).index or 0) >= found:
-        reason = "This PyTorch is built without CUDA." if torch.version.cuda is None else f"It finds {found}."
+        return "cuda" if count else "cpu"
+    if (torch.device(name).index or 0) >= count:
+        reason = "This PyTorch is built without CUDA." if torch.version.cuda is None else f"It finds {count}."
         advice = f'{reason} Use "cpu", or "auto" to use a GPU if there is one.'
         raise ParameterError("device", "a device that PyTorch finds", name, advice)
     return name
 
 
 def devices() -> list[tuple[str, str, int, int]]:
-    """Return name, model, free and total bytes of each GPU that PyTorch finds."""
+    """Return the name, model, free bytes and total bytes of each GPU that PyTorch finds."""
     try:
         import torch
     except ImportError:
         return []
-    numbers = range(_count(torch))
+    numbers = range(_gpu_count(torch))
     return [(f"cuda:{i}", torch.cuda.get_device_name(i), *torch.cuda.mem_get_info(i)) for i in numbers]
 
 
-def _count(torch: Any) -> int:
+def _gpu_count(torch: Any) -> int:
     with warnings.catch_warnings():  # PyTorch warns of old drivers
         warnings.simplefilter("ignore")
         return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
@@ -66,7 +66,7 @@ def engine_on(
 
 
 def ranker_on(device: str, weights: "Rows | DenseRows", low_rank: "LowRank | None") -> "DeviceRanker | None":
-    """Return weights on a device; None if "auto" finds none, or none with room for them."""
+    """Return a ranker with weights on a device; None if "auto" finds no GPU, or none with room for them."""
     chosen = chosen_device(device)
     if chosen == "cpu":
         return None

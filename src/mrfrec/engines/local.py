@@ -31,7 +31,7 @@ def blas_libraries() -> list[str]:
 
 
 class _OneBlasThread:
-    """Keep BLAS, which the whole process shares, to one thread while anybody is inside."""
+    """A context, also for several threads, in which BLAS, which the whole process shares, uses one thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -61,8 +61,8 @@ class LocalEngine(Engine):
     Plain threads rather than numba's `prange`: several fits can run at once, forked processes work, progress
     is reported between tasks, and Ctrl-C stops at the next task.
 
-    There are as many as the machine has cores, and they may use the bytes that it has available, unless
-    limited. Say where no work calls BLAS (`uses_blas`): limiting its threads takes a millisecond.
+    By default there are as many threads as cores, and they may use all memory that is available. With
+    `uses_blas=False`, no work may call BLAS; this saves the millisecond that limiting its threads takes.
     """
 
     def __init__(
@@ -75,7 +75,9 @@ class LocalEngine(Engine):
         accelerator: Any = None,
     ) -> None:
         super().__init__(threads or usable_threads(), progress)
-        self._memory_limit, self._uses_blas, self.accelerator = memory_limit, uses_blas, accelerator
+        self.accelerator = accelerator
+        self._memory_limit = memory_limit
+        self._uses_blas = uses_blas
         self._pool: ThreadPoolExecutor | None = None
 
     @cached_property
@@ -107,7 +109,7 @@ class LocalEngine(Engine):
         assert self._pool is not None
         results: list[Any] = [None] * len(tasks)
         pending = iter(range(len(tasks)))
-        taking = threading.Lock()
+        take_one = threading.Lock()
         stop = threading.Event()
         finished: SimpleQueue[int | BaseException] = SimpleQueue()
 
@@ -115,7 +117,7 @@ class LocalEngine(Engine):
             try:
                 space = () if scratch is None else (scratch(),)
                 while not stop.is_set():
-                    with taking:
+                    with take_one:
                         index = next(pending, None)
                     if index is None:
                         return

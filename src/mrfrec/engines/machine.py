@@ -1,4 +1,4 @@
-"""What this machine offers: memory, cores, and libraries for linear algebra."""
+"""The memory and the cores that this machine offers."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from mrfrec.errors import ParameterError
 
 
 def memory_budget(limit: int | None) -> Budget:
-    """Return a budget of `limit` bytes beyond those in use; of what the machine has available if None."""
+    """Return a budget of `limit` bytes beyond those in use, or of all that are available if it is None."""
     in_use = memory_in_use()
     if limit is None:
         return Budget(available_memory(), "is available on this machine", in_use)
@@ -20,7 +20,7 @@ def memory_budget(limit: int | None) -> Budget:
 
 
 def memory_in_use() -> int:
-    """Return the bytes of memory that this process holds; 0 where that cannot be told."""
+    """Return the bytes of memory that this process holds; 0 if the system does not say."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:  # not Linux
@@ -67,25 +67,25 @@ def _machine_memory() -> int:
 
 
 def _container_memory(root: Path, membership: Path) -> Iterator[int]:
-    """Yield what each enclosing control group leaves, counting file cache as free."""
+    """Yield the bytes that each enclosing control group leaves, counting file cache as free."""
     try:
         groups = [line.split(":", 2) for line in membership.read_text().splitlines()]
     except OSError:
         return
     for _, controllers, path in groups:
         if controllers == "":
-            top, limited, current, cached = root, "memory.max", "memory.current", "inactive_file "
+            top, limit_file, usage_file, cache_line = root, "memory.max", "memory.current", "inactive_file "
         elif "memory" in controllers.split(","):  # version 1 of control groups
-            top, cached = root / "memory", "total_inactive_file "
-            limited, current = "memory.limit_in_bytes", "memory.usage_in_bytes"
+            top, cache_line = root / "memory", "total_inactive_file "
+            limit_file, usage_file = "memory.limit_in_bytes", "memory.usage_in_bytes"
         else:
             continue
         inside = top / path.strip("/")
         for group in {top, inside, *(p for p in inside.parents if top in p.parents)}:
             # A group without a limit says "max", or more bytes than any machine has.
             with suppress(OSError, ValueError):
-                limit = int((group / limited).read_text())
-                used = int((group / current).read_text())
-                statistics = (group / "memory.stat").read_text().splitlines()
-                cache = sum(int(line.split()[1]) for line in statistics if line.startswith(cached))
+                limit = int((group / limit_file).read_text())
+                used = int((group / usage_file).read_text())
+                counts = (group / "memory.stat").read_text().splitlines()
+                cache = sum(int(line.split()[1]) for line in counts if line.startswith(cache_line))
                 yield limit - max(used - cache, 0)

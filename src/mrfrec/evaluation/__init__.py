@@ -1,4 +1,4 @@
-"""Measure models: split data, rank held-out items, compute metrics, compare models, tune parameters.
+"""Evaluate models: split data, rank held-out items, compute metrics, compare models, tune parameters.
 
 from mrfrec import MRF, evaluation
 
@@ -15,8 +15,8 @@ from mrfrec.evaluation.protocol import (
     Evaluation,
     compare,
     evaluate,
+    evaluate_fitted,
     evaluate_new_items,
-    measure,
 )
 from mrfrec.evaluation.splits import (
     Questions,
@@ -46,11 +46,11 @@ __all__ = [
     "climb",
     "compare",
     "evaluate",
+    "evaluate_fitted",
     "evaluate_new_items",
     "given",
     "grid",
     "leave_out",
-    "measure",
     "paired",
     "read_events",
     "ridges",

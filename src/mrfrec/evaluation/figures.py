@@ -23,7 +23,7 @@ _LINES = 6  # in a figure of a tuning, at most
 
 
 def check_drawable(path: "str | os.PathLike[str]") -> Path:
-    """Return the path of a figure; raise now if it could not be drawn or written later, after long work."""
+    """Return the path of a figure; raise before any long work if it cannot be drawn or written."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -63,11 +63,11 @@ def scale_x(axes: "Axes", values: Sequence[float]) -> None:
 
 
 def plot_tuning(tuning: Tuning, path: "str | os.PathLike[str]") -> None:
-    """Draw accuracy against l2 or, if that does not vary, the numeric parameter with the most values.
+    """Draw the accuracy of trials against l2 or, if that does not vary, the number with the most values.
 
-    There is a line for each combination of the other parameters that vary; of more than six the best six are
-    drawn. Trials with "auto" in place of a number are left out. Where no number varies, the trials are drawn
-    in their order. Bars are standard errors.
+    Each combination of the other parameters that vary has a line; only the best six lines are drawn. Trials
+    with "auto" in place of the number are left out. If no number varies, x is the place of the trial in their
+    order. Bars are standard errors.
     """
     best = tuning.best
     tried = [trial for trial in tuning.trials if trial.value is not None]

@@ -11,6 +11,7 @@ from mrfrec.engines.local import LocalEngine
 from mrfrec.errors import ParameterError
 from mrfrec.evaluation.splits import Split, check_type
 from mrfrec.models.climbing import RIDGES, Axis, RidgeMultiples
+from mrfrec.models.mrf.parameters import RULES
 from mrfrec.models.registry import build, model_class
 
 Parameters = Mapping[str, Any]
@@ -28,7 +29,8 @@ def _check_list(name: str, values: object) -> None:
         raise ParameterError(name, "a list with at least one value", values)
 
 
-def plain(point: Parameters) -> dict[str, Any]:  # with Python numbers in place of numpy's
+def plain(point: Parameters) -> dict[str, Any]:
+    """Return parameters with Python's numbers in place of numpy's."""
     return {name: x.item() if isinstance(x, np.generic) else x for name, x in point.items()}
 
 
@@ -46,9 +48,11 @@ def axes_of(
     for what, mapping in (("vary", vary), ("fixed", fixed)):
         if mapping is not None and not isinstance(mapping, Mapping):
             raise ParameterError(what, "a mapping from parameters, or None", mapping)
-    made, given, shared = model_class(model), dict(vary or {}), dict(fixed or {})
+    made = model_class(model)
+    varied = dict(vary or {})
+    shared = dict(fixed or {})
     known = made.defaults()
-    for name, axis in given.items():
+    for name, axis in varied.items():
         if name not in known or name in made.machine_parameters or name in shared:
             free = ", ".join(n for n in known if n not in made.machine_parameters and n not in shared)
             rule = f"of parameters of {made.__name__} that are not fixed: {free or 'there are none'}"
@@ -56,8 +60,8 @@ def axes_of(
         if not isinstance(axis, RidgeMultiples):
             _check_list(name, axis)
     usual = {name: axis for name, axis in (usual or made.tuning_grid).items() if name in known}
-    axes = {name: axis for name, axis in given.items() if name not in usual}
-    axes |= {name: given.get(name, axis) for name, axis in usual.items() if name not in shared}
+    axes = {name: axis for name, axis in varied.items() if name not in usual}
+    axes |= {name: varied.get(name, axis) for name, axis in usual.items() if name not in shared}
     for name, axis in axes.items():  # refuse values that the model would refuse, before any trial runs
         for value in () if isinstance(axis, RidgeMultiples) else axis:
             build(model, plain({**shared, name: value}))
@@ -110,10 +114,10 @@ def ridges(
 ) -> list[Any]:
     """Return values of l2 to try: `multiples` of a typical diagonal entry of S, v^(1 − α), to two digits.
 
-    `RidgeMultiples` may be of what "auto" stands for in a model that is centered or not, and "auto" itself;
-    its number unless `named`.
+    `RidgeMultiples` may be multiples of what "auto" stands for, which depends on `center`. The multiple 1 is
+    then "auto" itself or, unless `named`, its number.
     """
-    alpha = check_number("alpha", alpha, "between 0 and 1", lambda x: 0 <= x <= 1)
+    alpha = RULES["alpha"].checked("alpha", alpha)
     data = check_type("split", split, Split).training
     of = multiples if isinstance(multiples, RidgeMultiples) else RidgeMultiples(tuple(multiples))
     checked = [check_number("multiples", multiple, "above 0", lambda x: x > 0) for multiple in of.multiples]

@@ -34,11 +34,12 @@ class Lists:
         self.counts = np.diff(targets.indptr)  # targets of each user
         if not len(ranked) or not self.counts.all():
             raise DataError("every user must have a target: leave out users without one.")
+        # A pair of user and item as one number: user × number of items + item.
         owner = np.repeat(np.arange(len(ranked), dtype=np.int64), self.counts)
         wanted = np.sort(owner * targets.shape[1] + targets.indices)
         listed = np.arange(len(ranked), dtype=np.int64)[:, None] * targets.shape[1] + ranked
-        found = np.minimum(np.searchsorted(wanted, listed), len(wanted) - 1)
-        self.hits: npt.NDArray[np.bool_] = (wanted[found] == listed) & (ranked >= 0)
+        nearest = np.minimum(np.searchsorted(wanted, listed), len(wanted) - 1)
+        self.hits: npt.NDArray[np.bool_] = (wanted[nearest] == listed) & (ranked >= 0)
 
     def most(self, k: int) -> npt.NDArray[np.int64]:
         """Return the largest possible number of hits among the first k, per user."""
@@ -177,7 +178,7 @@ def parse(name: "str | Metric") -> Metric:
 
 
 def within(names: Iterable[str], items: int) -> list[str]:
-    """Return metrics with no more places than there are items, each once."""
+    """Return the names of metrics, with at most as many places as there are items, each name once."""
     return list(dict.fromkeys(f"{each.kind}@{min(each.k, items)}" for each in map(parse, names)))
 
 
@@ -190,8 +191,8 @@ def parse_all(names: "Iterable[str | Metric] | str", items: int) -> list[Metric]
         raise ParameterError("metrics", "at least one", [])
     for metric in metrics:
         if metric.k > items:
-            rule, advice = f"of at most the {items:,} items there are", f"Use {metric.kind}@{items}."
-            raise ParameterError("metrics", rule, str(metric), advice)
+            rule = f"of at most the {items:,} items there are"
+            raise ParameterError("metrics", rule, str(metric), f"Use {metric.kind}@{items}.")
     return list(dict.fromkeys(metrics))
 
 
@@ -208,7 +209,7 @@ class Mean(NamedTuple):
 
 
 def _digits(number: float) -> int:
-    """Return the digits after the point: four of a share, one of a count such as the users of items."""
+    """Return the number of digits after the point: four for a share, one for a count of users."""
     return 1 if abs(number) >= 10 else 4
 
 

@@ -1,4 +1,4 @@
-"""Evaluate one model on a split, or compare several: fit, rank, measure."""
+"""Evaluate one model on a split, or compare several: fit, rank, compute metrics."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,14 +16,26 @@ from mrfrec.core.progress import Progress, part_of
 from mrfrec.core.rows import Rows
 from mrfrec.data.ids import Ids
 from mrfrec.errors import DataError, MemoryPlanError, MrfrecError, ParameterError
-from mrfrec.evaluation import metrics as measures
-from mrfrec.evaluation.metrics import DEFAULTS, Mean, Metric, Numbers, Paired, parse_all, within
+from mrfrec.evaluation.metrics import (
+    DEFAULTS,
+    Lists,
+    Mean,
+    Metric,
+    Numbers,
+    Paired,
+    mean_of,
+    paired,
+    parse,
+    parse_all,
+    within,
+)
 from mrfrec.evaluation.splits import SEED, Questions, Split, check_type
 from mrfrec.models.mrf.field import GaussianField
+from mrfrec.models.parameters import call_of, runtime_of, unfitted
 from mrfrec.models.recommender import Recommender
 
 _USERS_AT_ONCE = 4096
-_TRAINING = 0.8  # share of the time that is not spent on measuring, about
+_TRAINING = 0.8  # share of the time of an evaluation that the fit takes, about
 
 Ties = Literal["index", "popularity"]
 
@@ -45,19 +57,19 @@ class Evaluation:
 
     def mean(self, metric: "str | Metric") -> Mean:
         """Return the mean over users, with its standard error."""
-        return measures.mean_of(self.per_user(metric))
+        return mean_of(self.per_user(metric))
 
     def per_user(self, metric: "str | Metric") -> Numbers:
         """Return one number per user."""
-        found = self.values.get(measures.parse(metric))
-        if found is None:
-            rule = f"among those measured: {', '.join(map(str, self.values))}"
+        values = self.values.get(parse(metric))
+        if values is None:
+            rule = f"among those evaluated: {', '.join(map(str, self.values))}"
             raise ParameterError("metric", rule, metric)
-        return found
+        return values
 
     def __repr__(self) -> str:
-        found = ", ".join(f"{metric} {self.mean(metric)}" for metric in self.values)
-        return f"Evaluation({self.model}: {found}; {len(self.users):,} users)"
+        means = ", ".join(f"{metric} {self.mean(metric)}" for metric in self.values)
+        return f"Evaluation({self.model}: {means}; {len(self.users):,} users)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +86,7 @@ class Comparison(Mapping[str, Evaluation]):
     def paired(self, model: str, metric: "str | Metric", against: str | None = None) -> Paired:
         """Compare a model with another, by default the first, user by user."""
         other = self[against] if against is not None else self.evaluations[0]
-        return measures.paired(self[model].per_user(metric), other.per_user(metric))
+        return paired(self[model].per_user(metric), other.per_user(metric))
 
     def __getitem__(self, model: str) -> Evaluation:
         return {evaluation.model: evaluation for evaluation in self.evaluations}[model]
@@ -97,7 +109,7 @@ def evaluate(
     reuse: dict[str, Any] | None = None,
     client: Any = None,
 ) -> Evaluation:
-    """Fit a model on the training data of a split and measure it on the test users.
+    """Fit a model on the training data of a split and evaluate it on the test users.
 
     The model is not changed: a new one with its parameters is fitted.
 
@@ -105,7 +117,7 @@ def evaluate(
     ----------
     split
         Also says how much data there was before some was left out or held out. A warning tells if a fit to
-        all of it would be another kind of model (dense or sparse) than the one measured.
+        all of it would be another kind of model (dense or sparse) than the one evaluated.
     ties
         Order of items with equal scores: "popularity", the more popular first, as in `recommend`; or "index",
         the lower column first, as in the published experiments.
@@ -121,13 +133,13 @@ def evaluate(
     if not isinstance(model, Recommender):
         raise ParameterError("model", "a model such as MRF()", model)
     with showing(progress) as report:
-        return fit_and_measure(
-            model.unfitted(), split, metrics, name=name, ties=ties, progress=report, reuse=reuse,
+        return fit_and_evaluate(
+            unfitted(model), split, metrics, name=name, ties=ties, progress=report, reuse=reuse,
             client=client,
         )  # fmt: skip
 
 
-def fit_and_measure(
+def fit_and_evaluate(
     model: Recommender,
     split: Split,
     metrics: Iterable[str] | str = DEFAULTS,
@@ -138,58 +150,63 @@ def fit_and_measure(
     **options: Any,
 ) -> Evaluation:
     """Do what `evaluate` does, but fit the model itself, with further `options` of its `fit`."""
+    from mrfrec.models.compiling import warm_up  # loads numba
+
     wanted = parse_all(metrics, check_type("split", split, Split).training.n_items)
     warn_of_another_plan(model, split)
-    model.warm_up()  # exclude compiling from the training time
+    warm_up(model)  # exclude compiling from the training time
     start = time.perf_counter()
-    training, measuring = part_of(progress, 0, _TRAINING), part_of(progress, _TRAINING, 1)
+    training = part_of(progress, 0, _TRAINING)
     model.fit(split.training, progress=training, validation=split.validation, **options)
     stages = model.timings_
     seconds = {**stages, "training": stages.get("total", time.perf_counter() - start)}
-    found = measure(model, split.test, wanted, name=name, ties=ties, progress=measuring)
-    facts = {**found.facts, "weights": _weights(model)}
+    ranking = part_of(progress, _TRAINING, 1)
+    found = evaluate_fitted(model, split.test, wanted, name=name, ties=ties, progress=ranking)
+    facts = {**found.facts, "weights": _size_of_weights(model)}
     return replace(found, split=split.name, seconds={**seconds, **found.seconds}, facts=facts)
 
 
-def _weights(model: Recommender) -> dict[str, Any]:
+def _size_of_weights(model: Recommender) -> dict[str, Any]:
     """Return how many weights a field keeps: the share of the m² entries, diagonal included, and their bytes.
 
     `blocks` is the number of systems solved, and `capped` the share of items with `max_neighbors` entries.
     """
     if not isinstance(model, GaussianField):
         return {}
-    B, m = model.weights_, len(model.items_)
+    B = model.weights_
+    m = len(model.items_)
     if not model.is_sparse:
         return {"share": 1.0, "blocks": None, "bytes": B.nbytes}
     size = B.data.nbytes + B.indices.nbytes + B.indptr.nbytes
-    found = {"share": (B.nnz + m) / m**2, "blocks": model.n_blocks_, "bytes": size}
+    facts = {"share": (B.nnz + m) / m**2, "blocks": model.n_blocks_, "bytes": size}
     if model.pattern_ is not None:  # it is None where the fit added items that nobody has used
-        found["capped"] = float(np.mean(np.diff(model.pattern_.indptr) >= model.max_neighbors))
-    return found
+        facts["capped"] = float(np.mean(np.diff(model.pattern_.indptr) >= model.max_neighbors))
+    return facts
 
 
 def warn_of_another_plan(model: Recommender, split: Split) -> None:
-    """Warn if a fit to all the data of a split would be another kind of model than the one measured."""
-    size, whole = split.training.size, split.whole
-    measured = model.planned_for(size)
-    if whole is None or measured is None:
+    """Warn if a fit to all the data of a split would be another kind of model than the one evaluated."""
+    size = split.training.size
+    whole = split.whole
+    planned = model.planned_for(size)
+    if whole is None or planned is None:
         return
     try:
         other = model.planned_for(whole)
         assert other is not None
-        if not other.differs_from(measured, whole.items / size.items):
+        if not other.differs_from(planned, whole.items / size.items):
             return
         text = f"a {other.without_memory()}"
     except MemoryPlanError as error:
         text = f"refused: {error}"
     warn(
-        f"what is measured is a {measured.without_memory()}, trained on {size}. A fit to all the data "
-        f"({whole}) would be {text}. To measure what is fitted, give the model a sparsity, or leave out the "
+        f"what is evaluated is a {planned.without_memory()}, trained on {size}. A fit to all the data "
+        f"({whole}) would be {text}. To evaluate what is fitted, give the model a sparsity, or leave out the "
         "same users and items in both (min_items, --min-items)."
     )
 
 
-def measure(
+def evaluate_fitted(
     model: Recommender,
     questions: Questions,
     metrics: Iterable[str | Metric] | str = DEFAULTS,
@@ -198,9 +215,9 @@ def measure(
     ties: Ties = "popularity",
     progress: "Progress | bool | None" = None,
 ) -> Evaluation:
-    """Measure a fitted model; the columns of the questions must be its items.
+    """Evaluate a fitted model; the columns of the questions must be its items.
 
-    Warns if the model was fitted to pairs that are to be guessed, as far as it has its histories.
+    Warns if the model keeps histories and was fitted to pairs that are to be guessed.
     """
     m = len(model.items_)
     check_type("questions", questions, Questions)
@@ -215,10 +232,10 @@ def measure(
     start = time.perf_counter()
     with showing(progress) as report:
         ranked = rank(model, questions, max(metric.k for metric in wanted), ties=ties, progress=report)
-    lists = measures.Lists(ranked, questions.targets, model.popularity_)
+    lists = Lists(ranked, questions.targets, model.popularity_)
     values = {metric: metric.per_user(lists) for metric in wanted}
     return Evaluation(
-        model=name if name is not None else model.call,
+        model=name if name is not None else call_of(model),
         parameters=model.parameters,
         split="",
         users=questions.users,
@@ -248,7 +265,7 @@ def _warn_of_known_targets(model: Recommender, questions: Questions) -> None:
     if told:
         warn(
             f"the model was fitted to {told:,} of the {questions.targets.nnz:,} pairs to be guessed: it is "
-            "measured on what it was told. Fit it on the training data of the same split."
+            "evaluated on what it was told. Fit it on the training data of the same split."
         )
 
 
@@ -270,10 +287,12 @@ def rank(
         else:
             histories = Rows.of(shown)
             hidden = ~questions.candidates
-            found = selection.rank(model.fitted_, model.runtime, histories, k, ties, histories, never=hidden)
+            found = selection.rank(
+                model.fitted_, runtime_of(model), histories, k, ties, histories, never=hidden
+            )
             ranked[part] = found[0]
         if progress is not None:
-            progress("measuring", min(part.stop, len(questions)), len(questions))
+            progress("ranking", min(part.stop, len(questions)), len(questions))
     return ranked
 
 
@@ -288,23 +307,24 @@ def evaluate_new_items(
     ties: Ties = "popularity",
     progress: "Progress | bool | None" = None,
 ) -> tuple[Evaluation, Evaluation]:
-    """Make a share of the items new, fit a model, and measure it: among the new items, and among all.
+    """Make a share of the items new, fit a model, and evaluate it: among the new items, and among all.
 
-    New items are in no history that the model is fitted to or shown, and all of them are to be guessed. The
-    metrics have no more places than there are new items.
+    New items are in no history that the model is fitted to or shown: wherever a test user has one, it is to
+    be guessed. The metrics have no more places than there are new items.
     """
     if not isinstance(model, Recommender):
         raise ParameterError("model", "a model such as MRF()", model)
     changed, of_new = check_type("split", split, Split).with_new_items(share, seed=seed)
-    fitted, name = model.unfitted(), model.call if name is None else name
+    fitted = unfitted(model)
+    name = call_of(model) if name is None else name
     assert of_new.candidates is not None
-    asked = parse_all(metrics, changed.training.n_items)
-    wanted = within([str(metric) for metric in asked], int(of_new.candidates.sum()))
+    parsed = parse_all(metrics, changed.training.n_items)
+    wanted = within([str(metric) for metric in parsed], int(of_new.candidates.sum()))
     with showing(progress) as report:
-        among_all = fit_and_measure(
+        among_all = fit_and_evaluate(
             fitted, changed, wanted, name=f"{name}, all items", ties=ties, progress=report
         )
-    among_new = measure(fitted, of_new, wanted, name=f"{name}, new items", ties=ties)
+    among_new = evaluate_fitted(fitted, of_new, wanted, name=f"{name}, new items", ties=ties)
     return replace(among_new, split=changed.name), among_all
 
 
@@ -318,7 +338,7 @@ def compare(
 ) -> Comparison:
     """Evaluate several models on one split, for comparison user by user. The models are not changed."""
     check_type("split", split, Split)
-    named = dict(models) if isinstance(models, Mapping) else {model.call: model for model in models}
+    named = dict(models) if isinstance(models, Mapping) else {call_of(model): model for model in models}
     if len(named) < 2 or len(named) < len(models):
         raise ParameterError("models", "at least two, with different names", list(named))
     for model in named.values():

@@ -1,4 +1,4 @@
-"""Turn measurements into reports: tables for people, Markdown, and JSON for programs."""
+"""Turn results into reports: tables for people, Markdown, and JSON for programs."""
 
 import json
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """Tables, a few lines about how they were measured, and the same results as data."""
+    """Tables, a few lines about how the results were obtained, and the same results as data."""
 
     about: Sequence[str]
     sections: Sequence[Section]
@@ -92,7 +92,8 @@ def of_evaluations(evaluations: Sequence[Evaluation]) -> Report:
 
 def _legend(evaluation: Evaluation) -> str:
     """Describe a model by name, kind, parameters and plan."""
-    kind, plan = str(evaluation.facts.get("kind", "")), evaluation.facts.get("plan")
+    kind = str(evaluation.facts.get("kind", ""))
+    plan = evaluation.facts.get("plan")
     text = f"{evaluation.model}: {kind}, {parameters_text(evaluation.parameters, kind)}"
     return text + (f". Fitted: {plan}" if plan else "")
 
@@ -102,28 +103,32 @@ def of_comparison(comparison: Comparison) -> Report:
     report = of_evaluations(comparison.evaluations)
     first, *others = comparison.evaluations
     metrics = [metric for metric in comparison.metrics if not metric.is_overall]
-    rows, differences = [], []
+    rows = []
+    differences = []
     for other in others:
         pairs = {metric: comparison.paired(other.model, metric) for metric in metrics}
         rows.append([other.model, *map(str, pairs.values())])
-        found = {
+        by_metric = {
             str(metric): {name: _or_none(x) for name, x in pair._asdict().items()}
             for metric, pair in pairs.items()
         }
-        differences.append({"model": other.model, "against": first.model, "metrics": found})
+        differences.append({"model": other.model, "against": first.model, "metrics": by_metric})
     columns = ["model", *(metric.title for metric in metrics)]
     section = Section(columns, rows, f"Difference from {first.model}, user by user")
     untuned = [each for each in comparison.evaluations if _is_untuned(each)]
     notes = [*report.notes]
     if untuned:
-        names = [
-            f"{each.model} (which measured {', '.join(own)} on training users)" if own else each.model
-            for each in untuned
-            for own in [each.facts.get("measured")]
-        ]
-        notes.append(f"Untuned, with their default parameters: {', '.join(names)}.")
+        names = ", ".join(map(_with_measured, untuned))
+        notes.append(f"Untuned, with their default parameters: {names}.")
     data = {**report.data, "differences": differences, "untuned": [each.model for each in untuned]}
     return replace(report, sections=[*report.sections, section], data=data, notes=notes)
+
+
+def _with_measured(evaluation: Evaluation) -> str:
+    """Return the name of a model, and which of its parameters it has measured by itself."""
+    measured = evaluation.facts.get("measured")
+    note = f" (which measured {', '.join(measured)} on training users)" if measured else ""
+    return evaluation.model + note
 
 
 def _is_untuned(evaluation: Evaluation) -> bool:

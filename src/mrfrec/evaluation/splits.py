@@ -20,7 +20,7 @@ from mrfrec.data.events import Events
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.heldout import FEWEST, by_lowest_hash, hashed, hidden_entries, only_entries
 from mrfrec.data.ids import Ids, Places
-from mrfrec.data.interactions import Interactions, only
+from mrfrec.data.interactions import Interactions, keep_pairs
 from mrfrec.errors import DataError
 
 T = TypeVar("T")
@@ -68,17 +68,17 @@ class Split:
 
     def __str__(self) -> str:
         X = self.training
-        asked = f"{counted(len(self.test), 'user')} asked about"
+        heldout = f"{counted(len(self.test), 'user')} asked about"
         if self.validation is not None:
-            asked += f", {len(self.validation):,} for validation"
-        return f"{X.size} to train on; {asked}"
+            heldout += f", {len(self.validation):,} for validation"
+        return f"{X.size} to train on; {heldout}"
 
     def for_tuning(self) -> "Split":
         """Return a split to tune on, which does not contain the targets of the test users.
 
         Its test users are the validation users. If there are none, the training data is split once more in
-        the same way. For a given split, a random tenth of each training user's items is hidden instead: of
-        two items or more, at least one.
+        the same way. If that cannot be done, since the split was given, a random tenth of the items of each
+        training user with two items or more is hidden, at least one.
         """
         if self.validation is not None:
             # Keeps `validation`: early stopping then looks at the same users as in the final training.
@@ -105,24 +105,25 @@ class Split:
         """Return the split with features of the items; items that nobody has used come last."""
         training = self.training.with_features(features)
 
-        def wide(asked: Questions | None) -> Any:
-            if asked is None:
+        def widened(questions: Questions | None) -> Any:
+            if questions is None:
                 return None
-            shown, targets = (_widened(X, training.n_items) for X in (asked.shown, asked.targets))
-            return replace(asked, shown=shown, targets=targets, items=training.items)
+            shown, targets = (_widened(X, training.n_items) for X in (questions.shown, questions.targets))
+            return replace(questions, shown=shown, targets=targets, items=training.items)
 
         inner = self.inner
         again = None if inner is None else lambda: inner().with_features(features)
-        test, validation = wide(self.test), wide(self.validation)
+        test, validation = widened(self.test), widened(self.validation)
         return replace(self, training=training, test=test, validation=validation, inner=again)
 
     def with_new_items(self, share: float, *, seed: int = SEED) -> "tuple[Split, Questions]":
-        """Make some of the items new: nobody has them in training, nobody shows them, and all are targets.
+        """Make some of the items new: nobody has them in training, and test users have them as targets alone.
 
         Returns the split, and questions about the new items alone: only these are ranked.
         """
         check_number("share", share, "above 0 and below 1", lambda x: 0 < x < 1)
-        X, test = self.training.matrix, self.test
+        X = self.training.matrix
+        test = self.test
         used = np.flatnonzero(self.training.popularity)
         count = max(round(share * len(used)), 1)
         new = np.zeros(self.training.n_items, np.bool_)
@@ -132,9 +133,9 @@ class Split:
         had = only_entries(test.shown, new[test.shown.indices])
         targets = sp.csr_array(test.targets + _ones(had))
         nothing = "no test user has one of the new items: make more of them new, or hold out more users."
-        asked = _questions(test.users, shown, targets, nothing)
+        among_all = _questions(test.users, shown, targets, nothing)
         of_new = _questions(test.users, shown, only_entries(targets, new[targets.indices]), nothing)
-        split = Split(training, asked, None, f"{count:,} items made new; {self.name}", whole=self.whole)
+        split = Split(training, among_all, None, f"{count:,} items made new; {self.name}", whole=self.whole)
         return split, replace(of_new, items=training.items, candidates=new)
 
 
@@ -147,7 +148,8 @@ def popularity_differs(tuned: Split, final: Split) -> str | None:
     """
 
     def hidden(split: Split) -> npt.NDArray[np.float64]:
-        X, targets = split.training, split.test.targets
+        X = split.training
+        targets = split.test.targets
         users = np.maximum(X.popularity, 1) * (len(final.training) / len(X))  # as if both had as much data
         return np.asarray((targets @ np.log(users)) / np.diff(targets.indptr))
 
@@ -157,8 +159,8 @@ def popularity_differs(tuned: Split, final: Split) -> str | None:
     compared = {"the hidden items have {:.3g} users each in validation and {:.3g} in the test": hidden}
     if final.validation is not None:  # otherwise training users show less in validation, by construction
         compared["users show {:.3g} items in validation and {:.3g} in the test"] = shown
-    for text, measured in compared.items():
-        a, b = measured(tuned), measured(final)
+    for text, per_user in compared.items():
+        a, b = per_user(tuned), per_user(final)
         error = (a.var() / len(a) + b.var() / len(b)) ** 0.5
         if min(len(a), len(b)) > 1 and abs(a.mean() - b.mean()) > 4 * error + 1e-9:
             means = (float(np.exp(x.mean())) for x in (a, b))
@@ -187,7 +189,7 @@ def strong_generalisation(
     rows = strong_rows(events, heldout, hidden=hidden, seed=seed)
     items = np.unique(events.item[rows["training"]])
     training = _training(events, rows["training"], items)
-    asked = []
+    questions = []
     for part, drawn in (("validation", slice(-2 * heldout, -heldout)), ("test", slice(-heldout, None))):
         users = np.sort(rows["users"][drawn])
         shown = events.matrix(rows[f"{part} shown"], users, items)
@@ -197,15 +199,16 @@ def strong_generalisation(
             "or more has one to be guessed. Raise heldout or hidden, or hide one item of each user instead: "
             f"leave_out(events), {LEAVE_ONE} at the command line."
         )
-        asked.append(_questions(events.users.subset(users), shown, targets, nothing))
+        questions.append(_questions(events.users.subset(users), shown, targets, nothing))
     name = f"strong generalisation, {heldout:,} + {heldout:,} users held out"
-    return Split(training, validation=asked[0], test=asked[1], name=name, whole=whole)
+    return Split(training, validation=questions[0], test=questions[1], name=name, whole=whole)
 
 
 def strong_rows(events: Events, heldout: int, *, hidden: float = 0.2, seed: int = SEED) -> dict[str, Places]:
     """Return the rows of each part, and under "users" all users in the order in which they were drawn."""
     check_type("events", events, Events)
-    heldout, seed = check_count("heldout", heldout), check_seed(seed)
+    heldout = check_count("heldout", heldout)
+    seed = check_seed(seed)
     hidden = check_number("hidden", hidden, "above 0 and below 1", lambda x: 0 < x < 1)
     present = np.unique(events.user)
     if 2 * heldout >= len(present):
@@ -222,14 +225,14 @@ def strong_rows(events: Events, heldout: int, *, hidden: float = 0.2, seed: int 
     known = np.zeros(events.n_items, np.bool_)
     known[events.item[rows["training"]]] = True
     for number, name in ((1, "validation"), (2, "test")):
-        asked = np.flatnonzero((part == number) & known[events.item])
+        heldout_rows = np.flatnonzero((part == number) & known[events.item])
         random = np.random.RandomState(seed)  # anew for each set of users
         hide = np.zeros(len(events), np.bool_)
-        for group in _by_user(events, asked):
+        for group in _by_user(events, heldout_rows):
             if len(group) >= FEWEST:
                 hide[group[random.choice(len(group), size=int(hidden * len(group)), replace=False)]] = True
-        asked = asked[np.argsort(events.user[asked], kind="stable")]
-        rows |= {f"{name} shown": asked[~hide[asked]], f"{name} targets": asked[hide[asked]]}
+        by_user = heldout_rows[np.argsort(events.user[heldout_rows], kind="stable")]
+        rows |= {f"{name} shown": by_user[~hide[by_user]], f"{name} targets": by_user[hide[by_user]]}
     return rows
 
 
@@ -245,7 +248,7 @@ def leave_out(events: Events, k: int = 1, *, seed: int = SEED) -> Split:
     check_type("events", events, Events)
     random = np.random.default_rng(check_seed(seed))
     name = f"{k} random items of each user left out"
-    return _last_of_each(events, k, random.permutation, name, lambda rest: leave_out(rest, k, seed=seed))
+    return _hide_last(events, k, random.permutation, name, lambda rest: leave_out(rest, k, seed=seed))
 
 
 def by_time(events: Events, k: int = 1) -> Split:
@@ -266,17 +269,21 @@ def by_time(events: Events, k: int = 1) -> Split:
     def by_age(group: Places) -> Places:
         return group[np.argsort(time[group], kind="stable")]
 
-    return _last_of_each(events, k, by_age, f"the last {k} of each user", lambda rest: by_time(rest, k))
+    return _hide_last(events, k, by_age, f"the last {k} of each user", lambda rest: by_time(rest, k))
 
 
-def _last_of_each(
-    events: Events, k: int, arranged: Callable[[Places], Places], name: str, again: Callable[[Events], Split]
+def _hide_last(
+    events: Events, k: int, in_order: Callable[[Places], Places], name: str, again: Callable[[Events], Split]
 ) -> Split:
+    """Hide the last k rows of each user who has more, in the order that `in_order` brings them into.
+
+    `again` makes the same kind of split of other events, to tune on.
+    """
     k = check_count("k", k)
     hide = np.zeros(len(events), np.bool_)
     for group in _by_user(events, np.arange(len(events))):
         if len(group) > k:
-            hide[arranged(group)[-k:]] = True
+            hide[in_order(group)[-k:]] = True
     if not hide.any():
         raise DataError(f"no user has more than k={k} items: nothing can be left out. Leave out fewer.")
     rows = np.flatnonzero(~hide)
@@ -307,7 +314,7 @@ def by_hash(
     hidden
         Share of each held-out user's items that are to be guessed, rounded down.
     most
-        Hold out at most so many users, those with the lowest hashes.
+        Hold out at most this many users, those with the lowest hashes.
     validation
         Hold out as many again, to tune on.
     """
@@ -330,19 +337,20 @@ def by_hash(
                 f"{(lengths >= FEWEST).sum():,} have {FEWEST} items or more. Hold out another share "
                 "(heldout), or wait for more data."
             )
-    training = Interactions(*only(X, data.users, data.items, data.titles, trained), copy=False)
+    training = Interactions(*keep_pairs(X, data.users, data.items, data.titles, trained), copy=False)
     training.features = None if data.features is None else data.features.over(training.items)
     items = np.flatnonzero(np.bincount(X.indices[trained], minlength=data.n_items))
-    of_items, asked = hashed(data.items, items), []
+    of_items = hashed(data.items, items)
+    questions = []
     nothing = "there is nothing to ask the held-out users: raise hidden, or hold out more of them (heldout)."
     for part in parts:  # hide the items whose hashes with the user are lowest
         shown = X[part][:, items]
         lengths = np.diff(shown.indptr)
         count = np.where(lengths >= FEWEST, (hidden * lengths).astype(np.int64), 0)
         hide = hidden_entries(shown, hashed(data.users, part), of_items, count)
-        asked.append(_hidden_questions(data.users.subset(part), shown, hide, nothing))
+        questions.append(_hidden_questions(data.users.subset(part), shown, hide, nothing))
     name = f"{' + '.join(f'{len(part):,}' for part in parts)} users held out by hash"
-    return Split(training, asked[0], asked[1] if validation else None, name, whole=data.size)
+    return Split(training, questions[0], questions[1] if validation else None, name, whole=data.size)
 
 
 def given(training: Interactions, targets: Interactions, shown: Interactions | None = None) -> Split:
@@ -360,8 +368,9 @@ def given(training: Interactions, targets: Interactions, shown: Interactions | N
         for kind in ("users", "items"):
             if getattr(data, kind).is_text != getattr(training, kind).is_text:
                 raise DataError(f"the ids of {kind} must be strings, or integers, in training and in {name}.")
-    whole, training = training.size, _with_items(training, targets)
-    asked = training if shown is None else shown
+    whole = training.size
+    training = _with_items(training, targets)
+    tested = training if shown is None else shown
     if shown is not None:
         known = np.flatnonzero(training.users.find(list(shown.users), "user") >= 0)
         if len(known):
@@ -370,8 +379,8 @@ def given(training: Interactions, targets: Interactions, shown: Interactions | N
                 f"{shown.users[int(known[0])]!r}: a model would be asked what it was told. Take them out of "
                 "the training data, or give no shown."
             )
-    place = asked.users.find(list(targets.users), "user")
-    history = _over(training.items, asked)[place]
+    place = tested.users.find(list(targets.users), "user")
+    history = _over(training.items, tested)[place]
     empty = np.flatnonzero((place < 0) | (np.diff(history.indptr) == 0))
     if len(empty):
         raise DataError(
@@ -413,9 +422,10 @@ def _widened(X: sp.csr_array, columns: int) -> sp.csr_array:
 
 def _with_matrix(data: Interactions, X: sp.csr_array) -> Interactions:
     """Return other interactions of the same users and items."""
-    found = Interactions(X, data.users, data.items, data.titles, copy=False)
-    found.features, found.library = data.features, data.library
-    return found
+    changed = Interactions(X, data.users, data.items, data.titles, copy=False)
+    changed.features = data.features
+    changed.library = data.library
+    return changed
 
 
 def _over(items: Ids, data: Interactions) -> sp.csr_array:
@@ -445,14 +455,15 @@ def _training(events: Events, rows: Places, items: Places) -> Interactions:
 
 def _questions(users: Ids, shown: sp.csr_array, targets: sp.csr_array, nothing: str = "") -> Questions:
     """Ask about the users who have a target, and count the others; raise `nothing` if nobody has one."""
-    asked = np.flatnonzero(np.diff(targets.indptr))
-    if not len(asked):
+    with_target = np.flatnonzero(np.diff(targets.indptr))
+    if not len(with_target):
         raise DataError(
             nothing or f"none of {len(users):,} test users has a target: there is nothing to guess."
         )
-    if len(asked) == len(users):
+    if len(with_target) == len(users):
         return Questions(users, shown, targets)
-    return Questions(users.subset(asked), shown[asked], targets[asked], len(users) - len(asked))
+    left_out = len(users) - len(with_target)
+    return Questions(users.subset(with_target), shown[with_target], targets[with_target], left_out)
 
 
 def _hidden_questions(users: Ids, X: sp.csr_array, hide: npt.NDArray[np.bool_], nothing: str) -> Questions:

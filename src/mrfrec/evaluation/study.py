@@ -52,7 +52,7 @@ class Tuning:
     metric: Metric
     split: str
     trials: tuple[Trial, ...]
-    facts: dict[str, Any] = field(default_factory=dict)
+    fingerprints: dict[str, str] = field(default_factory=dict)  # of the data and the questions
     out_of_time: bool = False
     usual: dict[str, Any] = field(default_factory=dict)  # parameters of a model that is not tuned
 
@@ -85,12 +85,12 @@ class Tuning:
         tuned = {
             "metric": str(self.metric), "value": best.value, "error": best.error,
             "training_seconds": best.seconds, "plan": best.plan, "trials": len(self.trials),
-            "split": self.split, **self.facts,
+            "split": self.split, **self.fingerprints,
         }  # fmt: skip
         parameters = self.complete(best)
-        found = {"mrfrec": __version__, "model": self.model, "parameters": parameters, "tuned": tuned}
+        content = {"mrfrec": __version__, "model": self.model, "parameters": parameters, "tuned": tuned}
         with writing(Path(path)) as temporary:
-            temporary.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 Improved = Callable[[Tuning], None]
@@ -128,25 +128,34 @@ class Study:
             raise error.named("metric") from None
         fixed = dict(fixed or {})
         if "measure" in build(model, fixed, machine).parameters:
-            fixed.setdefault("measure", False)  # the trials are the measurement
+            fixed.setdefault("measure", False)  # the trials take the place of measuring
         made = build(model, fixed, machine)
         if client is not None:
-            made.check_client(client)
+            made.check_ready(client)
         self.usual = made.parameters  # a climb replaces "auto" by its starting values
-        self.model, self._ties, self._client = type(made).__name__, ties, client
+        self.model = type(made).__name__
+        self._ties = ties
+        self._client = client
         # Parameters that change no result do not identify a trial.
-        given = plain(fixed)
-        self.fixed = {name: value for name, value in given.items() if name not in made.machine_parameters}
-        self.machine = {name: given[name] for name in given.keys() - self.fixed.keys()} | dict(machine or {})
-        self._progress, self._improved = progress, improved
-        self.done, self.wanted = 0, 0  # trials; 0 are wanted where nobody knows how many it takes
-        self._measured = replace(self.split, inner=None, whole=None)
+        shared = plain(fixed)
+        self.fixed = {name: value for name, value in shared.items() if name not in made.machine_parameters}
+        self.machine = {name: shared[name] for name in shared.keys() - self.fixed.keys()} | dict(
+            machine or {}
+        )
+        self._progress = progress
+        self._improved = improved
+        self.done = 0  # trials
+        self.wanted = 0  # trials; 0 where nobody knows how many it takes
+        self._split_of_trials = replace(self.split, inner=None, whole=None)  # no trial warns of another plan
         self._reuse: dict[str, Any] = {}
         self.trials: list[Trial] = []  # also those of earlier runs
         self.competing: list[Trial] = []  # those of this run
-        self.facts = {"data": self.split.training.fingerprint, "questions": _fingerprint(self.split.test)}
+        self.fingerprints = {
+            "data": self.split.training.fingerprint, "questions": _fingerprint(self.split.test),
+        }  # fmt: skip
         self._header = {
-            "study": self.model, "metric": str(self.metric), "fixed": self.fixed, "ties": ties, **self.facts,
+            "study": self.model, "metric": str(self.metric), "fixed": self.fixed, "ties": ties,
+            **self.fingerprints,
         }  # fmt: skip
         self._file = None if path is None else expanded(path)
         if self._file is not None and self._file.exists():
@@ -155,7 +164,8 @@ class Study:
         if difference is not None:
             warn(f"{difference} Parameters tuned on the one may not suit the other, above all novelty.")
         self._write()  # fails now, not after the first trial, where it cannot
-        self._start, self._out_of_time = time.monotonic(), False
+        self._start = time.monotonic()
+        self._out_of_time = False
         self.budget = math.inf if minutes is None else 60 * minutes
 
     @property
@@ -196,12 +206,13 @@ class Study:
 
     def _try(self, parameters: dict[str, Any]) -> Trial:
         self.report()
-        model, number = build(self.model, parameters, self.machine), len(self.trials) + 1
+        model = build(self.model, parameters, self.machine)
+        number = len(self.trials) + 1
         tell = None if self._progress is None else lambda stage, *_: self.report(f"trial {number}: {stage}")
         try:
             found = evaluate(
-                model, self._measured, [str(self.metric)], ties=self._ties, reuse=self._reuse, progress=tell,
-                client=self._client,
+                model, self._split_of_trials, [str(self.metric)], ties=self._ties, reuse=self._reuse,
+                progress=tell, client=self._client,
             )  # fmt: skip
         except (NumericalError, MemoryPlanError) as error:
             return Trial(parameters, None, failure=str(error))
@@ -210,8 +221,9 @@ class Study:
         return Trial(parameters, mean.mean, spread, found.seconds["training"], plan=found.facts["plan"])
 
     def report(self, stage: str = "trying parameters", *, is_over: bool = False) -> None:
-        """Tell how many trials are done, or how much of the time is over where their number is not known."""
-        done, total = self.done, self.wanted
+        """Report how many trials are done or, where their number is not known, how much time is over."""
+        done = self.done
+        total = self.wanted
         if not total and math.isfinite(self.budget):
             total = max(round(1000 * self.budget), 1)
             done = min(round(1000 * self.elapsed), total - 1)
@@ -224,18 +236,18 @@ class Study:
 
     def result(self) -> Tuning:
         return Tuning(
-            self.model, self.metric, self.split.name, tuple(self.competing), self.facts, self._out_of_time,
-            self.usual,
+            self.model, self.metric, self.split.name, tuple(self.competing), self.fingerprints,
+            self._out_of_time, self.usual,
         )  # fmt: skip
 
     def finish(self) -> Tuning:
         """Return the result; warn if a fit to all the data would be another kind of model than the best."""
         self.report(is_over=True)
-        found = self.result()
-        if any(trial.value is not None for trial in found.trials):
+        result = self.result()
+        if any(trial.value is not None for trial in result.trials):
             with suppress(MemoryPlanError):  # a trial of a machine with more memory
-                warn_of_another_plan(build(self.model, found.best.parameters, self.machine), self.split)
-        return found
+                warn_of_another_plan(build(self.model, result.best.parameters, self.machine), self.split)
+        return result
 
 
 def _read(path: Path, header: Mapping[str, Any]) -> list[Trial]:

@@ -17,8 +17,8 @@ from mrfrec.models.climbing import Axis, Place, RidgeMultiples, climb_along, val
 from mrfrec.models.registry import build
 
 MINUTES = 10.0
-_GAIN = 1.001  # by which the next place must be better to go there: less is chance, and costs time
-_ROUNDS = 5  # over all axes, at most; one without a better value is the last
+_GAIN = 1.001  # factor by which the next place must be better to go there: less is chance, and costs time
+_MOST_ROUNDS = 5  # over all axes; one without a better value is the last
 
 
 def tune(
@@ -140,10 +140,11 @@ def _climbed(run: Study, vary: Mapping[str, Axis] | None, grid: bool) -> Tuning:
         needed = route.needs.get(name)
         return needed is not None and not {**run.fixed, **(places.point(place) or {})}.get(needed, 1)
 
-    def is_better(found: Trial, here: Trial | None) -> bool:
-        return _worth(found) > _GAIN * _worth(here)
+    def is_better(trial: Trial, here: Trial | None) -> bool:
+        return _worth(trial) > _GAIN * _worth(here)
 
-    climb_along({name: {name: 1} for name in axes}, place, places.trial, is_better, _ROUNDS, skip=is_useless)
+    directions = {name: {name: 1} for name in axes}
+    climb_along(directions, place, places.trial, is_better, _MOST_ROUNDS, skip=is_useless)
     return run.finish()
 
 
@@ -151,14 +152,16 @@ class _Places:
     """The places on the axes of one model, and their trials."""
 
     def __init__(self, run: Study, axes: Mapping[str, Axis], *, named: bool) -> None:
-        self._run, self._axes = run, axes
+        self._run = run
+        self._axes = axes
         self._named = named  # whether l2 may be "auto": beside other numbers, a grid has its number
         self._ladders: dict[tuple[str, float, bool], tuple[Any, ...]] = {}
         self.start = {name: self._nearest(name, axis) for name, axis in axes.items()}
 
     def _nearest(self, name: str, axis: Axis) -> int:
-        """Return the place of the default or of the value next to it, or the middle if it is no number."""
-        default, middle = self._run.usual.get(name), (_size(axis) - 1) // 2
+        """Return the place of the default or of the value nearest to it; the middle if it is no number."""
+        default = self._run.usual.get(name)
+        middle = (_size(axis) - 1) // 2
         values = list(self._ladder(name, self._run.usual))
         if default in values:
             return values.index(default)
@@ -172,7 +175,8 @@ class _Places:
 
     def _ladder(self, name: str, parameters: Parameters) -> tuple[Any, ...]:
         """Return the values of an axis; those of l2 depend on the other parameters."""
-        axis, scale = self._axes[name], scale_of(self._run.model, parameters)
+        axis = self._axes[name]
+        scale = scale_of(self._run.model, parameters)
         key = (name, *scale)
         if key not in self._ladders:
             if isinstance(axis, RidgeMultiples):

@@ -27,7 +27,7 @@ from mrfrec.io.atomic import file_path
 _DATA_TYPES = {"users": int, "items": int, "pairs": int, "binary": bool, "fingerprint": str}
 
 Restore = Callable[[Mapping[str, Stored], Mapping[str, Any], int], Learned]
-"""Returns what was learned from the arrays and facts that `Learned.stored` has returned, for m items."""
+"""Takes the arrays and facts that `Learned.stored` has returned, and the number of items."""
 
 
 def save(
@@ -102,13 +102,18 @@ def verify(fitted: FittedState) -> None:
 
 
 def read_fitted(
-    facts: Mapping[str, Any], arrays: StoredArrays, restore: Restore, **model: Any
+    facts: Mapping[str, Any],
+    arrays: StoredArrays,
+    restore: Restore,
+    kind: str,
+    parameters: Mapping[str, Any],
 ) -> FittedState:
     """Return the fitted state of a file; raise a KeyError, TypeError or ValueError for parts that do not fit.
 
-    `model` holds the fields of the state that the class of the model tells.
+    `kind` is the name of the class of the model, `parameters` are those of the fit.
     """
-    items, data = read_ids(arrays, "items"), facts["data"]
+    items = read_ids(arrays, "items")
+    data = facts["data"]
     wrong = [name for name, wanted in _DATA_TYPES.items() if type(data[name]) is not wanted]
     wrong += [] if type(facts["histories"]) is bool else ["histories"]
     mean_value = data.get("mean_value", 1.0)
@@ -131,6 +136,8 @@ def read_fitted(
         kept = arrays.under("users.", "histories.")
         source = partial(read_training, kept, len(items), facts["origin"])
     return FittedState(
+        kind=kind,
+        parameters=parameters,
         learned=learned,
         catalogue=Catalogue(items, titles, popularity, data["users"], features),
         size=DataSize(*(data[name] for name in DataSize._fields)),
@@ -140,7 +147,6 @@ def read_fitted(
         stored_fingerprint=data["fingerprint"],
         notes=dict(facts.get("notes", {})),
         file_hash=arrays.seal,
-        **model,
     )
 
 
@@ -201,7 +207,7 @@ def read_training(arrays: Mapping[str, Stored], m: int, origin: Any) -> Training
     users, histories = read_ids(arrays, "users"), stored_rows(arrays, "histories", m)
     if len(users) != len(histories):
         raise arrays["histories.ptr"].damaged()
-    # Of millions of strings this would take seconds; one that is out of order is not found, and no more.
+    # Not for strings: to check millions would take seconds, and one that is out of order is only not found.
     if not users.is_text and not users.is_ordered():
         raise arrays["users.ids"].damaged()
     sums, times = (
@@ -274,7 +280,8 @@ def stored_rows(arrays: Mapping[str, Stored], name: str, width: int) -> Rows:
 
 def _starts(ptr: Stored, end: int) -> npt.NDArray[np.int64]:
     """Return where each row begins, and where the last ends."""
-    found = ptr.bound(end + 1).read().astype(np.int64, copy=False)
-    if found.ndim != 1 or not len(found) or found[0] != 0 or found[-1] != end or (np.diff(found) < 0).any():
+    starts = ptr.bound(end + 1).read().astype(np.int64, copy=False)
+    whole = starts.ndim == 1 and len(starts) and starts[0] == 0 and starts[-1] == end
+    if not whole or (np.diff(starts) < 0).any():
         raise ptr.damaged()
-    return found
+    return starts

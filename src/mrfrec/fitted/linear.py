@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mrfrec.engines.gpu.ranking import DeviceRanker
     from mrfrec.io.artifact import Stored
 
-_MANY = 256  # users that are worth bringing weights to a device
+_WORTH_A_DEVICE = 256  # users; for fewer, weights are not brought to a device
 
 Array = npt.NDArray[Any]
 
@@ -27,20 +27,23 @@ Array = npt.NDArray[Any]
 class LinearWeights(Learned):
     """B, and a low-rank part beside it: a user with history x scores base + x·(B + λ·L)."""
 
+    explains: ClassVar[bool] = True
+    scales_scores: ClassVar[bool] = True
+
     weights: Rows | DenseRows  # B, m × m: B[j, i] is the weight of item j in the score of item i
     low_rank: LowRank | None = None  # λ·L
-    few: int = scorers.FEW  # users, up to which numpy is used
-    # By device, where weights stay for further rankings.
+    most_in_numpy: int = scorers.MOST_IN_NUMPY  # users; more are answered in compiled code
+    # By the name of the device: the weights stay there for further rankings.
     _rankers: "dict[str, DeviceRanker]" = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __getstate__(self) -> Facts:
         return {**self.__dict__, "_rankers": {}}
 
     def scorer(self, histories: Rows, runtime: Runtime) -> scorers.Scorer:
-        weights = scorers.WeightScorer(histories, self.weights, self.base_scores.dtype, self.few)
+        weights = scorers.WeightScorer(histories, self.weights, self.base_scores.dtype, self.most_in_numpy)
         low_rank = self.low_rank
         scorer = weights if low_rank is None else scorers.LowRankScorer(histories, weights, low_rank)
-        scorer.ranker = self._ranker(runtime.device) if len(histories) >= _MANY else None
+        scorer.ranker = self._ranker(runtime.device) if len(histories) >= _WORTH_A_DEVICE else None
         return scorer
 
     def _ranker(self, device: str) -> "DeviceRanker | None":
@@ -50,10 +53,10 @@ class LinearWeights(Learned):
         from mrfrec.engines.devices import ranker_on
 
         if device not in self._rankers:
-            found = ranker_on(device, self.weights, self.low_rank)
-            if found is None:
+            ranker = ranker_on(device, self.weights, self.low_rank)
+            if ranker is None:
                 return None
-            self._rankers[device] = found
+            self._rankers[device] = ranker
         return self._rankers[device]
 
     def leave_devices(self) -> None:
@@ -65,7 +68,7 @@ class LinearWeights(Learned):
         if isinstance(B, DenseRows):
             B.verify(had)
             weights = np.asarray(B.array[np.ix_(had, targets)], np.float64)
-        elif not self.few:
+        elif not self.most_in_numpy:
             from mrfrec.core.kernels import ranking as kernels
 
             places = had.astype(np.int64), targets.astype(np.int64)
@@ -99,12 +102,13 @@ class LinearWeights(Learned):
         return replace(self, weights=replace(self.weights, check=None))
 
     def prepared(self) -> Self:
-        """Answer single users in compiled code, too: three times as fast, once it is loaded.
+        """Return the same, which answers single users in compiled code, too.
 
-        Otherwise numpy does, so that one answer need not wait for that. The answers are the same.
+        That is three times as fast as numpy once the code is loaded, with the same answers. Without this, a
+        first answer does not wait for the code to load.
         """
         pays = isinstance(self.weights, Rows) or self.low_rank is not None
-        return replace(self, few=0) if pays else self
+        return replace(self, most_in_numpy=0) if pays else self
 
     def stored(self) -> tuple[dict[str, Array], Facts]:
         B = self.weights
@@ -120,17 +124,17 @@ class LinearWeights(Learned):
 
 def stored_weights(arrays: "Mapping[str, Stored]", m: int) -> dict[str, Any]:
     """Return the fields of `LinearWeights` that a file has."""
-    found: dict[str, Any] = {"base_scores": shaped(arrays, "shift", m).read()}
+    parts: dict[str, Any] = {"base_scores": shaped(arrays, "shift", m).read()}
     if "weights" in arrays:
         stored = shaped(arrays, "weights", m, m)
-        found["weights"] = DenseRows(stored.array, stored.check)
+        parts["weights"] = DenseRows(stored.array, stored.check)
     else:
         shaped(arrays, "weights.ptr", m + 1, kind="i")
         # Without its values, a row would be read as a row of ones.
         shaped(arrays, "weights.values", *arrays["weights.items"].array.shape)
-        found["weights"] = stored_rows(arrays, "weights", m)
+        parts["weights"] = stored_rows(arrays, "weights", m)
     if "low_rank" in arrays:
         stored = shaped(arrays, "low_rank", m, *arrays["low_rank"].array.shape[1:])
         left = shaped(arrays, "low_rank.left", m).read()
-        found["low_rank"] = LowRank(stored.array, left, stored.check)
-    return found
+        parts["low_rank"] = LowRank(stored.array, left, stored.check)
+    return parts

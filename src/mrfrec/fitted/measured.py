@@ -67,11 +67,15 @@ class Measured:
         return {choice.name: choice.value for choice in self.choices}
 
     def __str__(self) -> str:
-        moved = [f"{name}={value:.3g} (not {start:.3g})" for name, start, value in self.choices if value != start]
+        moved = [
+            f"{name}={value:.3g} (not {start:.3g})" for name, start, value in self.choices if value != start
+        ]
         stayed = [f"{name}={value:.3g}" for name, start, value in self.choices if value == start]
         values = ", ".join([*moved, *([f"{in_words(stayed)} as at the start"] if stayed else [])])
         gain = f"{self.metric} {self.gain:+.4f} ± {self.error:.4f} on users who have not chosen"
-        said = [f"measured on {self.users:,} held-out users{self.tried and f' {self.tried}'}: {values}; {gain}"]
+        said = [
+            f"measured on {self.users:,} held-out users{self.tried and f' {self.tried}'}: {values}; {gain}"
+        ]
         if self.left_out:
             said.append(f"{in_words(self.left_out)} not tried further, which would take longer than the fit")
         return "; ".join(said)

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Ties = Literal["index", "popularity"]
 
-FEW = 16  # users, up to which numpy has answered before compiled code has loaded
-# Users whose vectors are multiplied at once: always as many, so that scores do not depend on how many ask.
-_BLOCK = 32
-_CACHED = 2**18  # scores of a block of users, which then stay in the processor's cache
-_HELD = 2**22  # sparse scores of a block of users: 32 MB at most
-_MULTIPLIED = 2**23  # scores of a block of users whose vectors are multiplied: 32 MB
-_TRIED = 8  # times k items have their scores added up first, to know what the best reach
+MOST_IN_NUMPY = 16  # users whom numpy answers before compiled code has loaded
+# Users whose vectors are multiplied at once: the same number for any number of users, and so the same scores.
+_USERS_MULTIPLIED = 32
+_CACHED_SCORES = 2**18  # scores of a block of users, which then stay in the processor's cache
+_SPARSE_SCORES = 2**22  # sparse scores of a block of users: 32 MB at most
+_MULTIPLIED_SCORES = 2**23  # scores of a block of users whose vectors are multiplied: 32 MB
+_TRIED_PER_K = 8  # times k items have their scores added up first, to know what the best reach
 _UNDERFLOW = 1e-38  # more than a sum can lose below the smallest float32
 
 
@@ -73,9 +73,9 @@ class Base:
 class Scorer(ABC):
     """The scores of some users' histories."""
 
-    users_at_once: int  # most users that `scores` is asked for
+    users_at_once: int  # most users of one call of `scores`
     uses_blas = False
-    few = FEW  # users, up to which numpy is used
+    most_in_numpy = MOST_IN_NUMPY  # users; more are scored in compiled code
     ranker: "DeviceRanker | None" = None  # a device that holds the weights, and ranks by them
 
     def __init__(self, histories: Rows) -> None:
@@ -94,7 +94,7 @@ class Scorer(ABC):
         """
 
     def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-        """Tell for users × k items whether the history holds evidence; asked where `scores` is an array.
+        """Tell for users × k items whether the history holds evidence. Called where `scores` is an array.
 
         By default any history is evidence for every item.
         """
@@ -106,14 +106,19 @@ class WeightScorer(Scorer):
     """Scores x·B."""
 
     def __init__(
-        self, histories: Rows, weights: Rows | DenseRows, dtype: npt.DTypeLike, few: int = FEW
+        self,
+        histories: Rows,
+        weights: Rows | DenseRows,
+        dtype: npt.DTypeLike,
+        most_in_numpy: int = MOST_IN_NUMPY,
     ) -> None:
         super().__init__(histories)
-        self._weights, self.few = weights, few
+        self._weights = weights
+        self.most_in_numpy = most_in_numpy
         if weights.check is not None:
             weights.verify(np.unique(histories.items) if len(histories.items) <= 10_000 else None)
         self._values = histories.values.astype(dtype, copy=False)
-        held = _CACHED if isinstance(weights, DenseRows) else _HELD
+        held = _CACHED_SCORES if isinstance(weights, DenseRows) else _SPARSE_SCORES
         self.users_at_once = max(1, min(held // max(weights.width, 1), 64))
 
     def scores(self, first: int, last: int, base: Array, selection: Selection | None = None) -> Rows | Array:
@@ -124,7 +129,7 @@ class WeightScorer(Scorer):
 
     def _dense(self, B: Array, first: int, last: int, base: Array) -> Array:
         out = np.empty((last - first, len(base)), base.dtype)
-        if len(self) > self.few:
+        if len(self) > self.most_in_numpy:
             from mrfrec.core.kernels import ranking as kernels
 
             kernels.score_dense(*self._arrays, first, last, read_only(B), read_only(base), out)
@@ -136,7 +141,7 @@ class WeightScorer(Scorer):
         return out
 
     def _sparse(self, B: Rows, first: int, last: int, base: Array) -> Rows:
-        if len(self) > self.few:
+        if len(self) > self.most_in_numpy:
             from mrfrec.core.kernels import ranking as kernels
 
             had = self.histories.items[int(self.histories.ptr[first]) : int(self.histories.ptr[last])]
@@ -171,8 +176,9 @@ class WeightScorer(Scorer):
 
     def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
         """Look for a weight other than 0."""
-        rows, found = self.histories, np.zeros(items.shape, bool)
-        if isinstance(self._weights, Rows):  # as `scores` tells for all items; asked for a few that are new
+        rows = self.histories
+        found = np.zeros(items.shape, bool)
+        if isinstance(self._weights, Rows):  # only for new items: `scores` tells of all others
             for u in np.flatnonzero((items >= 0).any(axis=1)).tolist():
                 span = slice(int(rows.ptr[first + u]), int(rows.ptr[first + u + 1]))
                 some = self._weights.take(rows.items[span][self._values[span] != 0].astype(np.int64))
@@ -205,27 +211,29 @@ class LowRankScorer(Scorer):
     def __init__(self, histories: Rows, weights: WeightScorer, low_rank: "LowRank") -> None:
         low_rank.verify()
         super().__init__(histories)
-        self._weights, self._low_rank = weights, low_rank
+        self._weights = weights
+        self._low_rank = low_rank
         self._values = read_only(histories.values.astype(low_rank.vectors.dtype, copy=False))
         self._V, self._left = read_only(low_rank.vectors), read_only(low_rank.left)
-        self.uses_blas, self.few = len(histories) > FEW, weights.few
-        self.users_at_once = max(1, min(_MULTIPLIED // len(self._V), 256))
+        self.uses_blas = len(histories) > MOST_IN_NUMPY
+        self.most_in_numpy = weights.most_in_numpy
+        self.users_at_once = max(1, min(_MULTIPLIED_SCORES // len(self._V), 256))
 
     def scores(self, first: int, last: int, base: Array, selection: Selection | None = None) -> Array:
         """Return base + x·B + V·h, without what an item adds to itself."""
         out = as_array(self._weights.scores(first, last, base), base)
-        if len(self) > FEW:
+        if len(self) > MOST_IN_NUMPY:
             self._add_many(first, last, out, selection)
         else:
             for u in range(first, last):
-                if selection is None or len(self) <= self.few:
+                if selection is None or len(self) <= self.most_in_numpy:
                     self._add_one(u, out[u - first], selection)
                 else:
                     self._add_one_compiled(u, out[u - first], selection)
         ptr, items = self.histories.ptr[first : last + 1], self.histories.items
         span = slice(int(ptr[0]), int(ptr[-1]))
         user = np.repeat(np.arange(last - first), np.diff(ptr))
-        out[user, items[span]] -= self._values[span] * self._low_rank.own[items[span]]
+        out[user, items[span]] -= self._values[span] * self._low_rank.diagonal[items[span]]
         return out
 
     def _add_many(self, first: int, last: int, out: Array, selection: Selection | None) -> None:
@@ -245,7 +253,7 @@ class LowRankScorer(Scorer):
         factor = read_only(np.ones(len(V), out.dtype) if selection.factor is None else selection.factor)
         hide_ptr, hide_items, _ = for_kernels(selection.hidden, out.dtype)
         kernels.add_where_best(
-            about, h, V, np.linalg.norm(h, axis=1), low.lengths[0].astype(out.dtype), low.rounding, factor,
+            about, h, V, np.linalg.norm(h, axis=1), low.norms[0].astype(out.dtype), low.rounding, factor,
             hide_ptr[first : last + 1], hide_items, np.arange(len(V), dtype=np.int32),
             np.empty(len(V), np.int32), np.empty(selection.k, np.int32), np.empty(selection.k, out.dtype),
             out,
@@ -261,9 +269,9 @@ class LowRankScorer(Scorer):
         h = np.zeros((1, V.shape[1]), out.dtype)
         kernels.embed(ptr, items, self._values, u, u + 1, self._left, V, h)
         factor = read_only(np.ones(m, out.dtype) if selection.factor is None else selection.factor)
-        tried = min(_TRIED * k, m)
+        tried = min(_TRIED_PER_K * k, m)
         kernels.add_where_best_of_one(
-            h[0], V, low.reach(h[0]), low.lengths, low.rounding, _UNDERFLOW, factor,
+            h[0], V, low.norm_bounds(h[0]), low.norms, low.rounding, _UNDERFLOW, factor,
             items[ptr[u] : ptr[u + 1]], hide_items[hide_ptr[u] : hide_ptr[u + 1]],
             np.arange(m, dtype=np.int32), np.empty(tried, np.uint32), np.empty(tried, out.dtype),
             np.empty(k, np.uint32), np.empty(k, out.dtype), np.empty(m, np.uint32), np.empty(m, out.dtype),
@@ -279,27 +287,29 @@ class LowRankScorer(Scorer):
         items = np.arange(len(out))
         if selection is not None:
             out[items_of(selection.hidden, u)] = -np.inf
-            items = np.concatenate([self._best(h, out, had, selection), had])
+            items = np.concatenate([self._candidates(h, out, had, selection), had])
             items = items[out[items] > -np.inf]
-        sums, out[:] = self._added(items, h, out), -np.inf
+        sums = self._sums(items, h, out)
+        out[:] = -np.inf
         out[items] = sums
 
-    def _best(self, h: Array, out: Array, had: Array, selection: Selection) -> Array:
+    def _candidates(self, h: Array, out: Array, had: Array, selection: Selection) -> Array:
         """Return items that hold the k best for sure, apart from those in the history.
 
         The k-th best of a few items with the largest scores, those tried, is what the best reach. V·h adds at
         most ‖v‖·‖h‖ to a score (Cauchy-Schwarz), up to rounding: few items can reach that.
         """
         low, k = self._low_rank, selection.k
-        start, factor = out.copy(), np.ones_like(out) if selection.factor is None else selection.factor
+        factor = np.ones_like(out) if selection.factor is None else selection.factor
+        start = out.copy()
         start[had] = -np.inf  # their scores still hold what they add to themselves
-        others = max(len(start) - _TRIED * k, 0)
+        others = max(len(start) - _TRIED_PER_K * k, 0)
         tried = (start * factor).argpartition(others)[others:]
-        enough = np.partition(self._added(tried, h, start) * factor[tried], -k)[-k]
-        most = (start + low.lengths[0] * low.reach(h)[0]) * factor
+        enough = np.partition(self._sums(tried, h, start) * factor[tried], -k)[-k]
+        most = (start + low.norms[0] * low.norm_bounds(h)[0]) * factor
         return np.flatnonzero(most >= enough - low.rounding * abs(enough) - _UNDERFLOW)
 
-    def _added(self, items: Array, h: Array, start: Array) -> Array:
+    def _sums(self, items: Array, h: Array, start: Array) -> Array:
         """Return the scores of some items, to which V·h is added in the order of compiled code."""
         sums = start[items]
         for first in range(0, len(items), 2048):
@@ -339,7 +349,7 @@ class VectorScorer(Scorer):
     """Scores h·Vᵀ, where h is a vector for each user."""
 
     uses_blas = True
-    users_at_once = _BLOCK
+    users_at_once = _USERS_MULTIPLIED
 
     def __init__(self, histories: Rows, users: Array, vectors: Array) -> None:
         super().__init__(histories)
@@ -347,7 +357,7 @@ class VectorScorer(Scorer):
 
     def scores(self, first: int, last: int, base: Array, selection: Selection | None = None) -> Array:
         """Return base + h·Vᵀ."""
-        some = np.zeros((_BLOCK, self._users.shape[1]), base.dtype)
+        some = np.zeros((_USERS_MULTIPLIED, self._users.shape[1]), base.dtype)
         some[: last - first] = self._users[first:last]
         block = np.matmul(some, self._vectors.T)
         block += base

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, DataSize, Training
 from mrfrec.data.features import ItemFeatures
-from mrfrec.data.provenance import Origin
+from mrfrec.data.provenance import Origin, rules_of_matrix
 from mrfrec.errors import DataError
 from mrfrec.fitted.measured import Measured
 from mrfrec.fitted.scorers import Base, Scorer, Ties, novelty_factors
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Facts = dict[str, Any]
 
-_MOST_BASES = 16  # kept of one state; each holds a few numbers per item
+_MOST_BASES = 16  # kept for one state; each holds a few numbers per item
 _SAVE_WITH = "save it with include_histories=True (--histories at the command line)."
 
 
@@ -43,8 +43,10 @@ class Runtime(NamedTuple):
 class Learned(ABC):
     """What one kind of model has learned, as its answers use it. Each kind of model has a subclass."""
 
+    explains: ClassVar[bool] = False  # whether a score is a sum over the items of a history
+    scales_scores: ClassVar[bool] = False  # whether a score may be multiplied, as `novelty` does
     base_scores: Array  # (m) of each item, without any contribution of a history
-    values: Mapping[str, float] = field(default_factory=dict)  # the numbers that "auto" has stood for
+    values: Mapping[str, float] = field(default_factory=dict)  # of the parameters that may be "auto"
     measured: Measured | None = None  # values that the fit has measured
     plan: "Plan | None" = None  # what the fit has decided, if there was something to decide
     # Seconds of each stage of the fit, and "total", and planned bytes; neither is saved.
@@ -60,8 +62,11 @@ class Learned(ABC):
         """Return the items that go with an item, by position and in any order, and how strongly."""
 
     def weights_between(self, had: Array, values: Array, targets: Array) -> npt.NDArray[np.float64]:
-        """Return the weight of each item of a history in the score of each target, had × targets."""
-        raise NotImplementedError  # never called where a model does not explain
+        """Return the weight of each item of a history in the score of each target, had × targets.
+
+        Called only where the kind of model `explains`.
+        """
+        raise NotImplementedError
 
     def stranger_scores(self, catalogue: Catalogue) -> Array:
         """Return the score of each item for a user without a history."""
@@ -89,20 +94,35 @@ class FittedState:
     """All that a model knows: what was learned, the items, and the training data or what is left of it."""
 
     kind: str  # name of the class of the model
-    explains: bool
-    scales_scores: bool
     parameters: Mapping[str, Any]  # of the fit
     learned: Learned
     catalogue: Catalogue
     size: DataSize
-    usual_value: float  # of an item that is given without one: 1, or the mean size of the values
-    rules: Mapping[str, Any]  # by which tables are read, as the training data was
-    # The data of a fit; what reads the training users of a file; None if a file has none.
+    usual_value: float  # of an item in a history without values: 1, or the mean size of the values
+    rules: Mapping[str, Any]  # by which the training data was read, and further tables are
+    # The data of a fit; or a function that reads the training users of a file; or None if a file has none.
     source: "Interactions | Callable[[], Training] | None"
     stored_fingerprint: str = ""  # of the data of a model that was loaded
     notes: Mapping[str, Any] = field(default_factory=dict)
-    file_hash: str = ""  # of everything in the file that the state was read from
+    file_hash: str = ""  # of the whole file that the state was read from or saved to
     _bases: dict[tuple[Ties, bool, float], Base] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def of_data(
+        cls, data: "Interactions", learned: Learned, kind: str, parameters: Mapping[str, Any]
+    ) -> Self:
+        """Return the state of a model of this kind that was fitted to the data with these parameters."""
+        size, features = data.size, learned.used_features(data.features)
+        return cls(
+            kind=kind,
+            parameters=parameters,
+            learned=learned,
+            catalogue=Catalogue(data.items, data.titles, data.popularity, size.users, features),
+            size=size,
+            usual_value=1.0 if size.binary else float(np.abs(data.matrix.data).mean(dtype=np.float64)),
+            rules=rules_of_matrix(size.binary) if data.origin is None else data.origin.rules,
+            source=data,
+        )
 
     def __getstate__(self) -> dict[str, Any]:  # without what is derived from the rest
         return {**{field.name: getattr(self, field.name) for field in fields(self)}, "_bases": {}}
@@ -125,7 +145,7 @@ class FittedState:
         return Training(data.users, Rows.of(data.matrix), data.library, data.origin)
 
     def training_for(self, purpose: str, advice: str = "Give histories, or") -> Training:
-        """Return the training users and their histories; raise that `purpose` needs them if they are gone."""
+        """Return the training users and their histories, or raise an error that `purpose` needs them."""
         if self.training is None:
             raise DataError(
                 f"{purpose} needs the training users' histories, which this model was saved without. "
@@ -134,7 +154,7 @@ class FittedState:
         return self.training
 
     def origin_for(self, purpose: str) -> Origin:
-        """Return how the histories were made from rows; raise that `purpose` needs them if they are gone."""
+        """Return how the histories were made from rows, or raise an error that `purpose` needs them."""
         origin = self.training_for(purpose, "Fit it again, and").origin
         if origin is None:  # fitted on a matrix, which is still there: a file has an origin
             data = self.data_for(purpose)
@@ -142,7 +162,7 @@ class FittedState:
         return origin
 
     def data_for(self, purpose: str) -> "Interactions":
-        """Return the training data; raise that `purpose` needs it if it is gone."""
+        """Return the training data, or raise an error that `purpose` needs it."""
         from mrfrec.data.interactions import Interactions
 
         if isinstance(self.source, Interactions):
@@ -168,12 +188,12 @@ class FittedState:
 
     @property
     def used_parameters(self) -> Facts:
-        """The parameters of the fit, with the numbers that "auto" has stood for."""
+        """The parameters of the fit, with the numbers that the fit used for "auto"."""
         return {**self.parameters, **self.learned.values}
 
     @property
     def novelty(self) -> float:
-        """The novelty that the scores have by the fit."""
+        """The novelty of the fit, which is in the scores."""
         return float(self.used_parameters.get("novelty", 0.0))
 
     @property

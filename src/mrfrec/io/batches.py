@@ -12,19 +12,19 @@ import polars as pl
 
 from mrfrec.errors import DataError, MrfrecError
 
-FAULT = "fault"  # name of an extra column of a batch: the fault in the shape of a row, or null
-BLANK = "blank line"  # fault of a row without any content, which is passed over
+FAULT = "fault"  # name of a column that a batch may have: what is wrong with the shape of the row, or null
+BLANK = "blank line"  # the fault of a row without content, which is passed over
 BATCH_ROWS = 250_000  # most rows in a batch
-PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # how gzip and zstd files begin
+PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # first bytes of gzip and zstd files
 ID_ROLES = ("user", "item")
-FEATURE = "feature "  # how the roles of columns of features begin
+FEATURE = "feature "  # prefix of the roles of columns of features
 INT64_MAX = np.iinfo(np.int64).max
 _LISTS = (list, tuple, np.ndarray)
-_EXACT = 2**53  # floats below this represent whole numbers exactly
+EXACT = 2**53  # floats below this represent whole numbers exactly
 POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 UNREADABLE = (*POLARS_ERRORS, ArithmeticError, OSError, RuntimeError, TypeError, ValueError)
 
-Roles = Mapping[str, str]  # role → column to read: {"user": "user_id"}
+Roles = Mapping[str, str]  # role → column: {"user": "user_id"}
 Types = Mapping[str, pl.DataType]  # role → type to which text is converted while it is read
 
 
@@ -35,14 +35,14 @@ class Source:
     name: str  # for messages
     columns: tuple[str, ...]
     batches: Callable[[Roles, Types], Iterator[pl.DataFrame]]
-    is_text: bool = False  # without types: ids are integers if all of them look like integers
+    is_text: bool = False  # whether it has no types, so that ids are integers if all look like integers
     library: str | None = None  # the data frame library it came from
-    rows: Callable[[], int] = lambda: 0  # about how many there are; 0: that is not known
+    rows: Callable[[], int] = lambda: 0  # returns about how many there are; 0 if unknown
 
 
 @contextmanager
 def reading(name: str) -> Iterator[None]:
-    """Turn errors of libraries and of the system into errors of the data."""
+    """Turn errors of libraries and of the system into a `DataError` that names the source."""
     try:
         yield
     except MrfrecError:
@@ -52,7 +52,7 @@ def reading(name: str) -> Iterator[None]:
 
 
 def _cause(name: str, error: BaseException) -> BaseException | None:
-    """Return an error unless it names a URL, which may hold a password or a signature."""
+    """Return the error, or None if it quotes a URL, which may hold a password or a signature."""
     return None if "://" in name and "://" in str(error) else error
 
 
@@ -82,14 +82,14 @@ def check_text(path: Path, name: str) -> None:
 
 
 def lines_of(path: Path) -> int:
-    """Estimate the lines of a text from its first MiB; 0 if it is compressed."""
+    """Estimate the number of lines of a text from its first MiB; 0 if it is compressed."""
     with path.open("rb") as file:
         head = file.read(1 << 20)
     return 0 if head.startswith(PACKED) else head.count(b"\n") * path.stat().st_size // max(len(head), 1)
 
 
 def stream(name: str, rows: pl.LazyFrame, types: Types) -> Iterator[pl.DataFrame]:
-    """Yield batches of rows, with texts converted to these types, and empty ones to null."""
+    """Yield batches of rows, with texts converted to these types and empty texts to null."""
     done = 0
     try:
         for role, kind in rows.collect_schema().items():
@@ -101,8 +101,8 @@ def stream(name: str, rows: pl.LazyFrame, types: Types) -> Iterator[pl.DataFrame
             yield batch
             done += len(batch)
     except UNREADABLE as error:
-        reason, cause = _reason(name, error), _cause(name, error)
-        raise DataError(f"{name} cannot be read after row {done:,}: {reason}.") from cause
+        reason = _reason(name, error)
+        raise DataError(f"{name} cannot be read after row {done:,}: {reason}.") from _cause(name, error)
 
 
 def batch_of(
@@ -121,9 +121,9 @@ def batch_of(
             plain = [int(x) if role == "value" and isinstance(x, bool) else x for x in values]
             series[role] = pl.Series([None if x is None else str(x) for x in plain], dtype=pl.String)
         else:
-            ids = [_id(value) for value in values]
-            for i, (value, given) in enumerate(zip(ids, values, strict=True)):
-                if value is None and given is not None:
+            ids = [_as_id(value) for value in values]
+            for i, (value, raw) in enumerate(zip(ids, values, strict=True)):
+                if value is None and raw is not None:
                     faults[i] = faults[i] or f"{role} id neither a string nor a whole number of 64 bits"
             types = {type(value) for value in ids if value is not None}
             if str in types and len(types) > 1:
@@ -136,10 +136,11 @@ def batch_of(
     return pl.DataFrame({**series, FAULT: pl.Series(faults, dtype=pl.String)})
 
 
-def _id(value: Any) -> int | float | str | None:
+def _as_id(value: Any) -> int | float | str | None:
+    """Return a value as an id; None if it cannot be one."""
     if isinstance(value, str):
         return str(value)
-    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+    if isinstance(value, float) and value.is_integer() and abs(value) < EXACT:
         return float(value)
     is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
     return int(value) if is_integer and -INT64_MAX - 1 <= value <= 2 * INT64_MAX + 1 else None

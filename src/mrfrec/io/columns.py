@@ -7,8 +7,8 @@ from itertools import pairwise
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.batches import Source
 
-# Names of columns that are recognised, without case, spaces and punctuation. The first two of each role win
-# where a table has several.
+# Names of columns that are recognised, without case, spaces and punctuation. If several fit a role,
+# one of its first two names is taken.
 _NAMES = {
     "user": "user userid uid users username customer customerid member memberid account accountid visitor "
     "visitorid session sessionid profile profileid client clientid player playerid reviewer reviewerid",
@@ -20,7 +20,7 @@ _NAMES = {
     "time": "timestamp time date datetime unixtime created createdat",
     "event": "event eventtype kind action behavior behaviour eventname actiontype interactiontype",
 }
-_TABLE_OF_ITEMS = ": call them item and title."
+_NAMES_IN_ITEM_TABLE = ": call them item and title."
 
 
 def _letters(name: str) -> str:
@@ -28,10 +28,8 @@ def _letters(name: str) -> str:
     return re.sub(r"[\W_]", "", name).lower()
 
 
-def find_roles(
-    table: Source, named: Mapping[str, str | None], needed: tuple[str, ...] = ("user", "item")
-) -> dict[str, str]:
-    """Return the column of each role: as named, or else as its name tells."""
+def find_roles(table: Source, named: Mapping[str, str | None], needed: tuple[str, ...]) -> dict[str, str]:
+    """Return the column of each role: the one that is named, or else the one whose name is recognised."""
     roles = {role: _named(table, role, name) for role in _NAMES if (name := named.get(role)) is not None}
     for role in (role for role in _NAMES if role not in roles):
         fitting = _recognised(table, role, roles.values())
@@ -54,7 +52,7 @@ def _named(table: Source, role: str, name: str) -> str:
 
 
 def _recognised(table: Source, role: str, taken: Collection[str | None]) -> list[str]:
-    """Return the columns whose names fit the role; only the plainest if there is exactly one such."""
+    """Return the columns whose names fit the role; only the one with a plainest name if there is just one."""
     known = _NAMES[role].split()
     fitting = [name for name in table.columns if _letters(name) in known and name not in taken]
     plainest = [name for name in fitting if _letters(name) in known[:2]]
@@ -80,28 +78,28 @@ def find_item(table: Source, item: str | None, taken: str | None = None) -> str:
     """Return the column of a table of items that holds their ids."""
     if item is not None:
         return _named(table, "item", item)
-    found = _recognised(table, "item", {taken}) or [n for n in table.columns if _letters(n) == "id"]
-    if len(found) != 1:
-        raise _unclear(table, "item", _TABLE_OF_ITEMS)
-    return found[0]
+    fitting = _recognised(table, "item", {taken}) or [n for n in table.columns if _letters(n) == "id"]
+    if len(fitting) != 1:
+        raise _unclear(table, "item", _NAMES_IN_ITEM_TABLE)
+    return fitting[0]
 
 
 def find_title(table: Source, item: str) -> str | None:
     """Return the column of a table of items that holds their titles, if one does."""
-    found = _recognised(table, "title", {item})
-    return found[0] if len(found) == 1 else None
+    fitting = _recognised(table, "title", {item})
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def find_titles(table: Source, item: str | None, title: str | None) -> dict[str, str]:
     """Return the columns of a table of items that hold ids and titles."""
     named = None if title is None else _named(table, "title", title)
     ids = find_item(table, item if item in table.columns else None, title)
-    found = named or find_title(table, ids)
-    if found is None:
-        raise _unclear(table, "title", _TABLE_OF_ITEMS)
-    if found == ids:
+    titles = named or find_title(table, ids)
+    if titles is None:
+        raise _unclear(table, "title", _NAMES_IN_ITEM_TABLE)
+    if titles == ids:
         raise ParameterError("title", "another column than item", title)
-    return {"item": ids, "title": found}
+    return {"item": ids, "title": titles}
 
 
 def _unclear(table: Source, role: str, advice: str) -> DataError:

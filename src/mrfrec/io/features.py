@@ -28,11 +28,13 @@ from mrfrec.io.sources import open_sources
 _log = logging.getLogger("mrfrec")
 
 _SEPARATORS = ("|", ";", ",")
-_YEAR = 31_556_952  # seconds, on average
-_BINS = 10  # of numbers, with about as many items each
-_FEWEST, _MOST = 2, 0.25  # items that have a feature: at least so many, at most this share
-_PAIRS = 2e9  # of items with a feature in common: more would take longer than most data
-_TRUE, _FALSE = ["true", "yes", "y", "t", "1", "1.0"], ["false", "no", "n", "f", "0", "0.0"]
+_SECONDS_PER_YEAR = 31_556_952  # on average
+_BINS = 10  # of numbers, each with about as many items
+_FEWEST_ITEMS = 2  # that have a feature
+_MOST_ITEMS = 0.25  # that have a feature, as a share of all
+_MOST_PAIRS = 2e9  # of items with a feature in common: more would take longer than most data
+_TRUE = ["true", "yes", "y", "t", "1", "1.0"]
+_FALSE = ["false", "no", "n", "f", "0", "0.0"]
 
 FeatureColumns = Mapping[str, Kind] | Sequence[str]
 
@@ -46,8 +48,8 @@ def read_item_features(
 ) -> ItemFeatures:
     """Read a table of items and their features, with a row for each item.
 
-    Features that only one item has, or more than a quarter of the items, tell nothing and are left out.
-    Several rows of one item add up. Empty cells are no features.
+    Features of only one item, or of more than a quarter of the items, tell nothing and are left out. Empty
+    cells are no features. Several rows of one item must agree.
 
     Parameters
     ----------
@@ -62,34 +64,34 @@ def read_item_features(
     query
         SQL that reads from a database: "select sku, brand, title from products".
     """
-    table = _table(source, item, columns, query)
+    table = _read_table(source, item, columns, query)
     encodings = {name: _encoding(table, name, kind) for name, kind in table.kinds.items()}
     entries = _entries(table, encodings)
     counts = entries.group_by("name").len("items").sort("items", "name")
-    most = max(_MOST * len(table.items), _FEWEST)
-    kept = counts.filter((pl.col("items") >= _FEWEST) & (pl.col("items") <= most))
-    kept = kept.filter((pl.col("items").cast(pl.Float64) ** 2).cum_sum() <= _PAIRS).sort("name")
+    most = max(_MOST_ITEMS * len(table.items), _FEWEST_ITEMS)
+    kept = counts.filter((pl.col("items") >= _FEWEST_ITEMS) & (pl.col("items") <= most))
+    kept = kept.filter((pl.col("items").cast(pl.Float64) ** 2).cum_sum() <= _MOST_PAIRS).sort("name")
     if not len(kept):
-        rule = f"{_FEWEST} items or more, and at most a quarter of all, have in common"
+        rule = f"{_FEWEST_ITEMS} items or more, and at most a quarter of all, have in common"
         raise DataError(f"{table.name} has no feature that {rule}.")
     names = Texts.of(kept["name"])
     values = rarity(kept["items"].to_numpy().astype(np.int64), len(table.items))
-    found = _features(table, entries, names, values, encodings)
-    _log.info("%s: %s, %s entries", table.name, found, f"{found.matrix.nnz:,}")
-    return found
+    features = _features(table, entries, names, values, encodings)
+    _log.info("%s: %s, %s entries", table.name, features, f"{features.matrix.nnz:,}")
+    return features
 
 
 def read_more_features(
     source: object, known: ItemFeatures, item: str | None = None, *, query: str | None = None
 ) -> ItemFeatures:
-    """Read features of other items, by the names and rules of those that are known; others are left out."""
+    """Read features of other items by the names and rules of the known ones; leave out unknown features."""
     if isinstance(source, ItemFeatures):
-        for name, given in (("item", item), ("query", query)):
-            if given is not None:
-                raise ParameterError(name, "None for features that were read already", given)
+        for name, value in (("item", item), ("query", query)):
+            if value is not None:
+                raise ParameterError(name, "None for features that were read already", value)
         return source.named_like(known)
     try:
-        table = _table(source, item, list(known.columns), query)
+        table = _read_table(source, item, list(known.columns), query)
     except ParameterError as error:
         raise DataError(f"{error} The features of the fit have this column.") from None
     entries = _entries(table, known.columns)
@@ -108,23 +110,24 @@ class _FeatureTable(NamedTuple):
 
     name: str
     items: Ids
-    place: npt.NDArray[np.int32]  # of the item of each row
-    columns: Mapping[str, pl.Series]  # of texts, or of lists of texts
-    kinds: Mapping[str, Kind | None]  # as asked for, of each column of features
+    place: npt.NDArray[np.int32]  # position of the item of each row
+    columns: Mapping[str, pl.Series]  # texts, or lists of texts
+    kinds: Mapping[str, Kind | None]  # of each column of features; None where the values decide
     titles: Texts | None
 
     def refuse(self, column: str, odd: pl.Series, rule: str) -> None:
-        """Refuse the first of the cells that are odd."""
+        """Raise an error with the first odd cell, if there is one."""
         if odd.any():
             row = int(odd.arg_true()[0])
-            item, cells = self.items[int(self.place[row])], self.columns[column].slice(row, 1).to_list()
+            item = self.items[int(self.place[row])]
+            cells = self.columns[column].slice(row, 1).to_list()
             raise DataError(
                 f"{self.name}, column {column!r} must hold {rule}; got {cells[0]!r} for item {item!r}. "
                 "Correct it, or fit with another kind for this column (columns, --feature-columns)."
             )
 
 
-def _table(
+def _read_table(
     source: object, item: str | None, columns: FeatureColumns | None, query: str | None
 ) -> _FeatureTable:
     kinds = _kinds(columns)
@@ -147,28 +150,28 @@ def _table(
         for name in (of_ids, *roles.values()):
             if name not in each.columns:
                 raise DataError(f"{each.name} has no column {name!r}, which other files have.")
-        for batch in rows.good(each, {"item": of_ids, **roles}):
+        for batch in rows.good_rows(each, {"item": of_ids, **roles}):
             codes.append(rows.items.encode(batch["item"], each, of_ids))
             batches.append(batch)
     place = np.concatenate([np.empty(0, np.int32), *codes])
     if not len(place):
         raise DataError(f"{first.name} has no items.")
     rows.items.finish(place)
-    found = {
-        name: _column([batch[role] for batch in batches], f"{first.name}, column {name!r}")
+    cells = {
+        name: _joined_column([batch[role] for batch in batches], f"{first.name}, column {name!r}")
         for role, name in roles.items()
     }
-    _check_that_rows_agree(first.name, rows.items.ids, place, {name: found[name] for name in kinds})
+    _check_that_rows_agree(first.name, rows.items.ids, place, {name: cells[name] for name in kinds})
     titles = None
-    if title is not None and found[title].dtype != pl.List:
-        titles = first_titles(len(rows.items.ids), zip(place.tolist(), found[title], strict=True))
-    return _FeatureTable(first.name, rows.items.ids, place, found, kinds, titles)
+    if title is not None and cells[title].dtype != pl.List:
+        titles = first_titles(len(rows.items.ids), zip(place.tolist(), cells[title], strict=True))
+    return _FeatureTable(first.name, rows.items.ids, place, cells, kinds, titles)
 
 
 def _check_that_rows_agree(
     table: str, items: Ids, place: npt.NDArray[np.int32], columns: Mapping[str, pl.Series]
 ) -> None:
-    """Refuse an item whose rows differ: which of them counts, and whether all do, nobody has said."""
+    """Refuse an item whose rows differ: it is not clear which of them count."""
     if len(place) == len(items):
         return
     for name, cells in columns.items():
@@ -197,10 +200,10 @@ def _kinds(columns: FeatureColumns | None) -> dict[str, Kind | None] | None:
     return kinds
 
 
-def _column(batches: list[pl.Series], where: str) -> pl.Series:
+def _joined_column(batches: list[pl.Series], where: str) -> pl.Series:
     """Join the batches of a column as texts, or as lists of texts if some cells are lists."""
     with reading(where):
-        parts = [_texts(batch, where) for batch in batches]
+        parts = [_as_texts(batch, where) for batch in batches]
         if any(part.dtype == pl.List for part in parts):
             parts = [
                 part if part.dtype == pl.List else pl.select(pl.concat_list(part)).to_series()
@@ -209,8 +212,8 @@ def _column(batches: list[pl.Series], where: str) -> pl.Series:
         return pl.concat(parts)
 
 
-def _texts(cells: pl.Series, where: str) -> pl.Series:
-    """Return cells as texts or lists of texts; 5.0 as 5, since a missing cell makes floats of integers."""
+def _as_texts(cells: pl.Series, where: str) -> pl.Series:
+    """Return cells as texts or lists of texts; 5.0 becomes 5: missing cells turn integers into floats."""
     if cells.dtype in (pl.List, pl.Array):
         return cells.cast(pl.List(pl.String))
     if cells.dtype.is_nested():
@@ -223,11 +226,11 @@ def _texts(cells: pl.Series, where: str) -> pl.Series:
 
 
 def _entries(table: _FeatureTable, encodings: Mapping[str, Encoding]) -> pl.DataFrame:
-    """Return the place of an item and the name of a feature, each pair once."""
+    """Return a table of the position of an item and the name of a feature, each pair once."""
     parts = []
     for name, encoding in encodings.items():
         with reading(f"{table.name}, column {name!r}"):
-            cells = pl.Series(_cells(table, name, encoding), dtype=pl.List(pl.String))
+            cells = pl.Series(_names_of_features(table, name, encoding), dtype=pl.List(pl.String))
         part = pl.DataFrame({"place": table.place, "name": cells}).explode("name").drop_nulls()
         parts.append(part.with_columns(name=pl.lit(f"{name}: ") + pl.col("name")))
     return pl.concat(parts).unique(maintain_order=True)
@@ -242,16 +245,18 @@ def _features(
 ) -> ItemFeatures:
     number = pl.DataFrame({"name": list(names), "number": np.arange(len(names))})
     known = entries.join(number, on="name", how="inner", maintain_order="left")
-    row, column = known["number"].to_numpy(), known["place"].to_numpy()
-    matrix = sp.csr_array((values[row], (row, column)), shape=(len(names), len(table.items)))
+    row = known["number"].to_numpy()
+    matrix = sp.csr_array(
+        (values[row], (row, known["place"].to_numpy())), shape=(len(names), len(table.items))
+    )
     return ItemFeatures(table.items, matrix, names, values, dict(encodings), table.titles)
 
 
 def _encoding(table: _FeatureTable, name: str, kind: Kind | None) -> Encoding:
-    """Return how to read a column; without a kind, its values tell."""
+    """Return how to read a column; without a kind, its values decide."""
     column = table.columns[name].drop_nulls()
     is_text = column.dtype == pl.String
-    kind = kind or (_told(column) if is_text else "list")
+    kind = kind or (_kind_of(column) if is_text else "list")
     if kind == "list":
         return Encoding("list", separator=_separator(column) or "," if is_text else None)
     if not is_text:
@@ -259,7 +264,7 @@ def _encoding(table: _FeatureTable, name: str, kind: Kind | None) -> Encoding:
         raise ParameterError("columns", rule, kind)
     if kind != "number":
         return Encoding(kind)
-    numbers = _numbers(table, name).drop_nulls().to_numpy()
+    numbers = _numbers_of(table, name).drop_nulls().to_numpy()
     distinct = np.unique(numbers)
     if len(distinct) <= _BINS:
         edges = (distinct[1:] + distinct[:-1]) / 2
@@ -268,7 +273,7 @@ def _encoding(table: _FeatureTable, name: str, kind: Kind | None) -> Encoding:
     return Encoding("number", edges=tuple(edges.tolist()))
 
 
-def _told(text: pl.Series) -> Kind:
+def _kind_of(text: pl.Series) -> Kind:
     if text.str.contains(r"^\[.*\]$").all():
         return "list"
     if text.str.to_lowercase().is_in([*_TRUE[:4], *_FALSE[:4]]).all():
@@ -277,18 +282,18 @@ def _told(text: pl.Series) -> Kind:
         return "number"
     if _separator(text) is not None:
         return "list"
-    several_words = _share(text.str.strip_chars().str.contains(r"\s")) >= 0.5
+    several_words = _share_of_true(text.str.strip_chars().str.contains(r"\s")) >= 0.5
     return "words" if several_words and 2 * text.n_unique() > len(text) else "category"
 
 
-def _share(flags: pl.Series) -> float:
+def _share_of_true(flags: pl.Series) -> float:
     return float(flags.sum()) / max(len(flags), 1)
 
 
 def _separator(text: pl.Series) -> str | None:
-    """Return the separator of lists: many cells have it, and its parts repeat, unlike those of sentences."""
+    """Return the separator of lists: many cells have it, and the parts repeat, unlike those of sentences."""
     for mark in _SEPARATORS:
-        if _share(text.str.contains(mark, literal=True)) >= 0.1:
+        if _share_of_true(text.str.contains(mark, literal=True)) >= 0.1:
             parts = text.str.split(mark).explode().str.strip_chars()
             if len(parts) >= 5 * parts.n_unique():
                 return mark
@@ -296,12 +301,14 @@ def _separator(text: pl.Series) -> str | None:
 
 
 def _parsed(text: pl.Series) -> pl.Series:
-    """Return numbers, and dates as years; null for others."""
+    """Return texts as numbers, dates as years, and others as null."""
     days = text.str.slice(0, 10).str.to_date("%Y-%m-%d", strict=False)
-    return text.cast(pl.Float64, strict=False).fill_null(1970 + days.dt.epoch("s").cast(pl.Float64) / _YEAR)
+    return text.cast(pl.Float64, strict=False).fill_null(
+        1970 + days.dt.epoch("s").cast(pl.Float64) / _SECONDS_PER_YEAR
+    )
 
 
-def _numbers(table: _FeatureTable, name: str) -> pl.Series:
+def _numbers_of(table: _FeatureTable, name: str) -> pl.Series:
     """Return the numbers of a column, null where cells are empty."""
     column = table.columns[name]
     numbers = _parsed(column)
@@ -309,14 +316,15 @@ def _numbers(table: _FeatureTable, name: str) -> pl.Series:
     return numbers
 
 
-def _cells(table: _FeatureTable, name: str, encoding: Encoding) -> list[list[str]]:
+def _names_of_features(table: _FeatureTable, name: str, encoding: Encoding) -> list[list[str]]:
     """Return the names of the features of each cell."""
-    column, kind = table.columns[name], encoding.kind
+    column = table.columns[name]
+    kind = encoding.kind
     if column.dtype == pl.List:
         table.refuse(name, column.is_not_null() & (kind != "list"), f"cells of the kind {kind}")
         return [_folded(cell or ()) for cell in column.to_list()]
     if kind == "number":
-        numbers = _numbers(table, name)
+        numbers = _numbers_of(table, name)
         names = [encoding.bin_name(number) for number in range(len(encoding.edges) + 1)]
         return [[] if x is None else [names[bisect_right(encoding.edges, x)]] for x in numbers]
     if kind == "flag":
@@ -327,10 +335,10 @@ def _cells(table: _FeatureTable, name: str, encoding: Encoding) -> list[list[str
         return [_words_and_pairs(words_of(text or "").split()) for text in column]
     if kind == "category":
         return [_folded([text or ""]) for text in column]
-    return [_folded(_parts(text or "", encoding.separator or ",")) for text in column]
+    return [_folded(_parts_of_list(text or "", encoding.separator or ",")) for text in column]
 
 
-def _parts(text: str, mark: str) -> list[str]:
+def _parts_of_list(text: str, mark: str) -> list[str]:
     """Return the parts of a list that is text: a|b, or in brackets, as JSON or not."""
     if not re.fullmatch(r"\[.*\]", text, re.DOTALL):
         return text.split(mark)
@@ -344,5 +352,5 @@ def _folded(parts: Iterable[str]) -> list[str]:
 
 
 def _words_and_pairs(words: list[str]) -> list[str]:
-    """Return the words of a text, and each two that follow each other: names are often several words."""
+    """Return the words of a text, and each pair of successive words: names often have several words."""
     return [*words, *(f"{first} {second}" for first, second in pairwise(words))]

@@ -1,7 +1,7 @@
 """Answers as tables: data frames of the caller's library, files, or tables of databases.
 
-They are written a few thousand users at a time, so that recommendations for everybody never lie in memory
-as a whole.
+They are written in batches of a few thousand users, so that the recommendations for everybody are never in
+memory at the same time.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +28,7 @@ FILE_FORMATS = (".parquet", ".csv", ".jsonl")
 
 Batches = Iterable[Mapping[str, Any]]
 
-_LOOK = 0.05  # seconds between looks whether the other thread has ended
+_POLL_SECONDS = 0.05  # between checks whether the other thread has ended
 
 _TYPES = {
     "title": pl.String, "score": pl.Float32, "rank": pl.Int32, "source": pl.String, "because": pl.String,
@@ -52,7 +52,7 @@ def frame(columns: Batches, names: Iterable[str], kinds: Mapping[str, str], libr
     if library in (None, "polars"):
         return table
     backend = nw.Implementation.from_backend(library)
-    # Without a detour through pyarrow, which not everybody with pandas has.
+    # Not through pyarrow, which not everybody with pandas has.
     values = {
         column.name: column.to_numpy()
         if column.dtype.is_numeric() and not column.null_count()
@@ -68,7 +68,7 @@ def frame(columns: Batches, names: Iterable[str], kinds: Mapping[str, str], libr
 
 
 def _pandas_frame(values: Mapping[str, Any], schema: Mapping[str, pl.DataType], pandas: Any) -> Any:
-    """Give each column one type, whatever is in it: a null must not make floats of the ids."""
+    """Give each column its type whatever it holds: a null must not turn ids into floats."""
     text = pandas.Series([""]).dtype  # as in the caller's own frames: object, or str from pandas 3 on
     kinds = {
         name: text if kind == pl.String
@@ -87,7 +87,7 @@ def as_parquet(columns: Batches, names: Iterable[str], kinds: Mapping[str, str])
 
 
 def count_rows(paths: Iterable[Path]) -> int:
-    """Return the number of rows of Parquet files, of which only the ends are read."""
+    """Return the number of rows of Parquet files, reading only their footers."""
     return sum(int(pl.scan_parquet(path).select(pl.len()).collect().item()) for path in paths)
 
 
@@ -111,11 +111,12 @@ def writing_rows(
 ) -> Iterator[int]:
     """Write batches of columns beside a file or a table of a database, and yield the number of rows.
 
-    They take its place when the block ends; if it raises, what was there before stays. With an open `Staging`
-    they do so together with all that is staged there. `columns` are other names of columns.
+    They replace it when the block ends; if the block raises, what was there before stays. With an open
+    `Staging`, all that is staged there is replaced together. `columns` are new names of columns.
     """
     check_threads("writing")
-    renamed, rows = new_names(columns, names), 0
+    renamed = new_names(columns, names)
+    rows = 0
     schema = {renamed[name]: kind for name, kind in _schema(renamed, kinds).items()}
 
     def frames() -> Iterator[pl.DataFrame]:
@@ -133,41 +134,44 @@ def writing_rows(
         with open_staging(str(path)) as database:
             yield database.stage(table, schema, frames(), rank)
         return
-    of_caller: BaseException | None = None
+    error_of_caller: BaseException | None = None
     try:
         with writing(path) as unfinished:
             with unfinished.open("r+b") as file:
-                _sink(frames(), schema, _suffix(path, form), file)
+                _write_frames(frames(), schema, _suffix(path, form), file)
             try:
                 yield rows
             except BaseException as error:
-                of_caller = error
+                error_of_caller = error
                 raise
     except (OSError, pl.exceptions.PolarsError) as error:
-        if error is of_caller:
+        if error is error_of_caller:
             raise
         raise DataError(
             f"{path} could not be written: {error}. What was there before is untouched."
         ) from error
 
 
-def _sink(frames: Iterator[pl.DataFrame], schema: dict[str, Any], suffix: str, file: BinaryIO) -> None:
-    """Write frames to an open file, each as it comes.
+def _write_frames(
+    frames: Iterator[pl.DataFrame], schema: dict[str, Any], suffix: str, file: BinaryIO
+) -> None:
+    """Write frames to an open file one by one.
 
-    The frames are made in this thread and written in another: Ctrl-C interrupts Python code of the main
-    thread, but not polars, which would wait for the whole frame that it has asked for. polars gets an open
-    file: given a name, a thread of polars may create the file again after an interrupt has removed it.
+    This thread makes the frames and another one writes them: Ctrl-C interrupts Python code of the main
+    thread, but not polars, which would wait for the frame that it has requested. polars gets an open file:
+    with a name, one of its threads may create the file again after an interrupt has removed it.
     """
     ready: Queue[pl.DataFrame] = Queue(maxsize=1)
-    ended, made = Event(), False
+    ended = Event()
+    all_made = False
 
     def waiting() -> Iterator[pl.DataFrame]:
         while True:
             try:
-                yield ready.get(timeout=_LOOK)
+                yield ready.get(timeout=_POLL_SECONDS)
             except Empty:
-                if ended.is_set() and ready.empty():  # what was put meanwhile comes first
-                    if made:
+                if ended.is_set() and ready.empty():  # what was put meanwhile is written first
+                    if all_made:
                         return
                     raise InterruptedError from None
 
@@ -181,28 +185,28 @@ def _sink(frames: Iterator[pl.DataFrame], schema: dict[str, Any], suffix: str, f
             for piece in frames:
                 while not written.done():
                     with suppress(Full):
-                        ready.put(piece, timeout=_LOOK)
+                        ready.put(piece, timeout=_POLL_SECONDS)
                         break
                 if written.done():  # it has failed
                     break
-            made = True
+            all_made = True
         finally:
             ended.set()
         written.result()
 
 
 def new_names(columns: object, names: Iterable[str]) -> dict[str, str]:
-    """Return the name that each column gets, if `columns` may rename these."""
+    """Return the new name of each column; refuse `columns` that do not rename these columns."""
     names = tuple(names)
     if not isinstance(columns, Mapping | None):
         raise ParameterError("columns", "a mapping from columns to their new names", columns)
-    given = dict(columns or {})
-    for old, new in given.items():
+    replacements = dict(columns or {})
+    for old, new in replacements.items():
         if old not in names:
             raise ParameterError("columns", f"new names of {', '.join(names)}", old)
         if not isinstance(new, str) or not new or "\0" in new or len(new.encode()) > 63:
             raise ParameterError(f"columns.{old}", "a name of 1 to 63 bytes", new)
-    renamed = {name: given.get(name, name) for name in names}
+    renamed = {name: replacements.get(name, name) for name in names}
     lower = [new.lower() for new in renamed.values()]  # as databases compare them
     doubled = next((new for new in renamed.values() if lower.count(new.lower()) > 1), None)
     if doubled is not None:
@@ -217,14 +221,14 @@ def check_place(
     kinds: Mapping[str, str],
     columns: Mapping[str, str] | None = None,
 ) -> tuple[str, str]:
-    """Raise if `writing_rows` could not replace a table of a database; return its schema and its name."""
+    """Raise if `writing_rows` could not replace a table of a database; return its schema and name."""
     renamed = new_names(columns, names)
     schema = {renamed[name]: kind for name, kind in _schema(renamed, kinds).items()}
     return check_table(url, table, schema, renamed["rank"])
 
 
 def check_target(path: str | PathLike[str] | Staging, form: str | None, table: str | None) -> None:
-    """Refuse what `writing_rows` cannot write to, by its name."""
+    """Refuse targets that `writing_rows` cannot write to, as far as their names tell."""
     if isinstance(path, Staging) or is_database(path):
         if form is not None:
             raise ParameterError("form", "None with a database", form)
@@ -237,8 +241,8 @@ def check_target(path: str | PathLike[str] | Staging, form: str | None, table: s
         raise ParameterError("path", rule, type(path).__name__)
     refuse_url(path)
     if table is not None:
-        rule, advice = "None with a file", "Tables are in databases, such as postgresql://host/shop."
-        raise ParameterError("table", rule, table, advice)
+        advice = "Tables are in databases, such as postgresql://host/shop."
+        raise ParameterError("table", "None with a file", table, advice)
     _suffix(path, form)
 
 

@@ -9,25 +9,24 @@ import polars as pl
 from mrfrec.checks import warn
 from mrfrec.data.ids import Ids, Texts
 from mrfrec.errors import DataError
-from mrfrec.io.batches import Source
+from mrfrec.io.batches import EXACT, Source
 
 _log = logging.getLogger("mrfrec")
 
-_SLICE = 1 << 18  # rows that are numbered at a time
-_EXACT = 2**53  # floats below this represent whole numbers exactly
+_SLICE = 1 << 18  # rows that are numbered at one time
 
 
 def warn_of_floats(role: str, where: str) -> None:
-    """Warn of ids that are floats: pandas makes such of integers where one is missing."""
+    """Warn of ids that are floats: pandas turns integers into floats if one is missing."""
     warn(f"{role} ids are floats in {where}, such as 1.0: they are read as integers.")
 
 
 def without_fractions(ids: pl.Series, role: str) -> pl.Series:
-    """Return ids of a text file with 1 in place of 1.0, and warn if there are such."""
+    """Return ids of a text file with 1 in place of 1.0; warn if there are any such."""
     whole = ids.str.strip_suffix(".0")
     floats = whole != ids
     if floats.any():
-        large = floats & (whole.cast(pl.Int128, strict=False).abs() >= _EXACT)
+        large = floats & (whole.cast(pl.Int128, strict=False).abs() >= EXACT)
         if large.any():
             odd = ids.filter(large)[0]
             raise DataError(f"{role} id too large for a float to be exact, {odd!r}. Write it as an integer.")
@@ -36,14 +35,14 @@ def without_fractions(ids: pl.Series, role: str) -> pl.Series:
 
 
 class IdNumbering:
-    """Numbers ids as they come, and 0, 1, 2, … in ascending order once all are known."""
+    """Numbers ids in the order in which they come, and in ascending order once all are known."""
 
     def __init__(self, role: str) -> None:
         self.role = role
         self.ids: Ids
         self.rank: npt.NDArray[np.int32]
         self._types: dict[str, str] = {}  # type of ids → the first column that has it
-        # polars numbers strings itself, and forgets the numbers with the last column that has the type.
+        # polars itself numbers strings; it forgets the numbers when no column has the type any more.
         self.texts = pl.Series(dtype=pl.Categorical(pl.Categories.random()))
 
     def encode(self, ids: pl.Series, table: Source, name: str) -> npt.NDArray[np.int32]:
@@ -58,10 +57,10 @@ class IdNumbering:
         return texts.cast(self.texts.dtype).to_physical().to_numpy().astype(np.int32)
 
     def finish(self, column: npt.NDArray[np.int32]) -> None:
-        """Number the ids in ascending order, also in the column."""
+        """Number the ids 0, 1, 2, … in ascending order, and replace the numbers in the column by these."""
         used = np.zeros(int(column.max()) + 1, np.bool_)
         used[column] = True
-        codes = np.flatnonzero(used)  # without ids that occur only in rows that were left out
+        codes = np.flatnonzero(used)  # without ids that occur in no row that was kept
         ids = pl.Series(codes, dtype=pl.UInt32).cat.to(self.texts.dtype).cast(pl.String)
         if "strings" not in self._types:
             ids = self._as_integers(ids)
@@ -77,15 +76,16 @@ class IdNumbering:
         del self.texts
 
     def _as_integers(self, ids: pl.Series) -> pl.Series:
-        """Return integers if all of the texts are such; else the texts, if no column had integers."""
-        odd, whole = pl.repeat(True, len(ids), eager=True), ids.str.strip_suffix(".0")
+        """Return integers if all texts are integers; else the texts, provided that no column had integers."""
+        odd = pl.repeat(True, len(ids), eager=True)
+        whole = ids.str.strip_suffix(".0")
         for kind in (pl.Int64, pl.UInt64):
             numbers = whole.cast(kind, strict=False)
             fits = (numbers.cast(pl.String) == whole).fill_null(False)
             if fits.all():
                 if (whole != ids).any():
                     without_fractions(ids, self.role)
-                    self._types.setdefault("integers", "a text file")  # strings would not be written so
+                    self._types.setdefault("integers", "a text file")  # 1.0 is no string id
                 return numbers
             odd &= ~fits
         others = ids.filter(odd)

@@ -17,7 +17,7 @@ from mrfrec.errors import BusyError, ModelFileError
 from mrfrec.io.atomic import written_file
 
 WAIT = 600.0  # seconds that a command waits for another one
-_PAUSE = 0.05  # seconds between two tries
+_PAUSE = 0.05  # seconds between two attempts
 
 _log = logging.getLogger("mrfrec")
 
@@ -45,7 +45,8 @@ def locked(path: str | os.PathLike[str], *, wait: float = WAIT) -> Iterator[None
     BusyError
         Another process has held the lock for all that time.
     """
-    wait, target = check_nonnegative("wait", wait), written_file(path)
+    wait = check_nonnegative("wait", wait)
+    target = written_file(path)
     busy = f"another process is rewriting {path}, and has not ended within {wait:g} s. Nothing was written. "
     busy += "Try again later, or wait longer (wait=…, --wait)."
     waiting = f"waiting up to {wait:g} s for {path}, which another process is rewriting"
@@ -55,27 +56,31 @@ def locked(path: str | os.PathLike[str], *, wait: float = WAIT) -> Iterator[None
 
 @contextmanager
 def holding(lock: Path, busy: str, wait: float = 0.0, waiting: str = "") -> Iterator[None]:
-    """Hold the lock on a file, which is made if need be; raise `busy` if another process keeps it."""
+    """Hold the lock on a file, which is created if missing.
+
+    If another process holds it for longer than `wait` seconds, raise a `BusyError` with the text `busy`. The
+    text `waiting` is logged once.
+    """
     try:
-        # Not for everybody: whoever can open the file can hold the lock.
+        # Others have no access: whoever can open the file can hold the lock.
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o660)
     except OSError as error:
         raise _no_lock(lock, error) from error
     try:
         end = time.monotonic() + wait
-        while not _taken(descriptor, lock):
+        while not _try_lock(descriptor, lock):
             if time.monotonic() >= end:
                 raise BusyError(busy)
             if waiting:
                 _log.info(waiting)
-                waiting = ""  # said once
+                waiting = ""
             time.sleep(_PAUSE)
         yield
     finally:
         os.close(descriptor)
 
 
-def _taken(descriptor: int, lock: Path) -> bool:
+def _try_lock(descriptor: int, lock: Path) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -14,7 +14,7 @@ from mrfrec.checks import missing_extra
 from mrfrec.errors import DataError
 from mrfrec.io import batches as tables
 from mrfrec.io.batches import ID_ROLES, POLARS_ERRORS, Roles, Source, Types, batch_of
-from mrfrec.io.databases import ask, connect, database_file, failure, is_database, redacted
+from mrfrec.io.databases import call_with_limit, connect, database_file, failure, is_database, redacted
 
 Places = dict[str, int]  # of the columns of each role
 
@@ -23,7 +23,7 @@ _COPY = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*copy\b", re.DOTALL | re.IGNORECAS
 
 
 def open_query(url: str, query: str) -> Source:
-    """Send a query to a database; rows arrive while they are read, once."""
+    """Send a query to a database; its rows arrive while they are read, which is possible once."""
     query = query.rstrip("; \t\r\n")
     with ExitStack() as connection:
         cursor = connection.enter_context(connect(url))
@@ -32,7 +32,7 @@ def open_query(url: str, query: str) -> Source:
             columns = [name for name, *_ in cursor.description or ()]
             rows = partial(_sqlite_rows, cursor, url)
         else:
-            stream = connection.enter_context(_arrow(cursor, url, query))
+            stream = connection.enter_context(_arrow_stream(cursor, url, query))
             columns = [kind.name for kind in stream.get_schema().children]
             rows = partial(_arrow_rows, cursor, url, stream)
         doubled = next((name for name in columns if columns.count(name) > 1), None)
@@ -40,7 +40,7 @@ def open_query(url: str, query: str) -> Source:
             what = f"several columns {doubled!r}. Name them apart: … as name" if columns else "no table"
             raise DataError(f"{redacted(url)}: the query returns {what}.")
         kept_open = connection.pop_all()
-    weakref.finalize(rows, kept_open.close)  # if the rows are never read
+    weakref.finalize(rows, kept_open.close)  # closes the connection if the rows are never read
 
     def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
         with kept_open:
@@ -50,20 +50,20 @@ def open_query(url: str, query: str) -> Source:
 
 
 def check_query(url: str, query: str) -> None:
-    """Raise if a database refuses a query, as for a missing table or grant. It is planned, and not run."""
+    """Raise if a database refuses a query, as for a missing table or grant; it is planned but not run."""
     _tables_read(url, query)
 
 
 def reads_table(url: str, query: str, other: str, names: tuple[str, str]) -> bool:
     """Return whether a query reads a table (schema and name) of a database, which may have another URL.
 
-    The query is planned, and not run.
+    The query is planned but not run.
     """
-    found = _tables_read(url, query)
+    tables_read = _tables_read(url, query)
     if url.startswith("postgres") and other.startswith("postgres"):
-        return names in found and _server_of(url) == _server_of(other)
+        return names in tables_read and _server_of(url) == _server_of(other)
     same = is_database(url) and database_file(url) == database_file(other)
-    return same and tuple(name.lower() for name in names) in found
+    return same and tuple(name.lower() for name in names) in tables_read
 
 
 def _tables_read(url: str, query: str) -> set[tuple[str, str]]:
@@ -71,44 +71,45 @@ def _tables_read(url: str, query: str) -> set[tuple[str, str]]:
     query = query.rstrip("; \t\r\n")
     with connect(url) as cursor:
         if url.startswith("sqlite"):
-            found: set[tuple[str, str]] = set()
+            tables_read: set[tuple[str, str]] = set()
 
             def note(action: int, name: str | None, *_: object) -> int:
                 if action == 20:  # SQLITE_READ
-                    found.add(("main", str(name).lower()))
+                    tables_read.add(("main", str(name).lower()))
                 return 0
 
             cursor.connection.set_authorizer(note)
             cursor.execute(f"explain {query}")
-            return found
+            return tables_read
         cursor.execute(f"select * from ({query}\n) as query limit 0")
         # Planning has locked the tables that will be read.
         cursor.execute("""select n.nspname::text, c.relname::text from pg_locks l
             join pg_class c on c.oid = l.relation join pg_namespace n on n.oid = c.relnamespace
             where l.pid = pg_backend_pid() and l.locktype = 'relation'""")
-        return set(ask(cursor, pl.DataFrame, cursor.fetch_arrow()).rows())
+        return set(call_with_limit(cursor, pl.DataFrame, cursor.fetch_arrow()).rows())
 
 
 def _server_of(url: str) -> object:
     """Return values that identify a database and its server."""
     with connect(url) as cursor:
         cursor.execute("select pg_postmaster_start_time()::text, current_database()::text")
-        return ask(cursor, pl.DataFrame, cursor.fetch_arrow()).rows()
+        return call_with_limit(cursor, pl.DataFrame, cursor.fetch_arrow()).rows()
 
 
 def _sqlite_rows(cursor: Any, url: str, places: Places) -> Iterator[pl.DataFrame]:
     while rows := cursor.fetchmany(_SQLITE_ROWS):
-        values = {role: _plain([row[place] for row in rows]) for role, place in places.items()}
+        values = {role: _as_series([row[place] for row in rows]) for role, place in places.items()}
         yield batch_of(values, [None] * len(rows), redacted(url))
 
 
 def _arrow_rows(cursor: Any, url: str, stream: Any, places: Places) -> Iterator[pl.DataFrame]:
-    schema, done = stream.get_schema(), 0
+    schema = stream.get_schema()
+    done = 0
     kinds = list(schema.children)
     for role, place in places.items():
-        _check(kinds[place], role, redacted(url))
+        _check_type(kinds[place], role, redacted(url))
     try:
-        while (array := ask(cursor, _next, stream, schema)).is_valid():
+        while (array := call_with_limit(cursor, _next_array, stream, schema)).is_valid():
             series = {role: _series(array.child(i), kinds[i], role) for role, i in places.items()}
             batch = pl.DataFrame(series)
             done += len(batch)
@@ -118,32 +119,33 @@ def _arrow_rows(cursor: Any, url: str, stream: Any, places: Places) -> Iterator[
 
 
 @contextmanager
-def _arrow(cursor: Any, url: str, query: str) -> Iterator[Any]:
-    """Give the result of a query as an Arrow stream, which is released before the connection is closed."""
+def _arrow_stream(cursor: Any, url: str, query: str) -> Iterator[Any]:
+    """Yield the result of a query as an Arrow stream, which is released before the connection is closed."""
     try:
         import nanoarrow
     except ImportError:
         raise missing_extra("databases need nanoarrow", "sql") from None
     if _COPY.match(query):  # which may write files of the server
         raise DataError(f"{redacted(url)}: the query must be a single select.")
-    cursor.execute(f"{query}\n")  # which ends a comment, before the driver adds a bracket
+    cursor.execute(f"{query}\n")  # a line end closes a comment, before the driver adds a bracket
     stream = nanoarrow.c_array_stream(cursor.fetch_arrow())
     cursor.closing.callback(stream.release)
     try:
         yield stream
     finally:
-        ask(cursor, stream.release)
+        call_with_limit(cursor, stream.release)
 
 
-def _next(stream: Any, schema: Any) -> Any:
+def _next_array(stream: Any, schema: Any) -> Any:
     """Return the next array of an Arrow stream; an invalid one at its end.
 
-    nanoarrow's own `get_next` holds the interpreter's lock while the database thinks, and with it every time
-    limit and Ctrl-C. It has no public name for the address of a stream, hence `_addr`.
+    nanoarrow's own `get_next` holds the interpreter's lock while the database works, which stops time limits
+    and Ctrl-C. It has no public name for the address of a stream, hence `_addr`.
     """
     from nanoarrow.c_array import CArray
 
-    address, size = stream._addr(), ctypes.sizeof(ctypes.c_void_p)
+    address = stream._addr()
+    size = ctypes.sizeof(ctypes.c_void_p)
     get_next, get_last_error = (
         ctypes.CFUNCTYPE(result, *of)(ctypes.c_void_p.from_address(address + place * size).value or 0)
         for place, result, of in (
@@ -163,8 +165,8 @@ def _type_name(kind: Any) -> str:
     return str(known.get(b"POSTGRESQL:type", kind.format.encode()), "ascii")
 
 
-def _check(kind: Any, role: str, where: str) -> None:
-    """Refuse types that polars cannot take, or takes for something else."""
+def _check_type(kind: Any, role: str, where: str) -> None:
+    """Refuse types that polars cannot read, or reads as something else."""
     name = _type_name(kind)
     is_binary = kind.format in ("z", "Z", "vz") or kind.format.startswith(("w:", "ti"))
     if (is_binary and name != "uuid") or (name == "numeric" and role in ID_ROLES) or name == "money":
@@ -186,8 +188,8 @@ def _series(array: Any, kind: Any, role: str) -> pl.Series:
     return series.cast(pl.Float64) if role in ("value", "time") and _type_name(kind) == "numeric" else series
 
 
-def _plain(values: list[Any]) -> pl.Series | list[Any]:
-    """Convert values of one type at once; return them as they are if they differ, as SQLite allows."""
+def _as_series(values: list[Any]) -> pl.Series | list[Any]:
+    """Convert values of one type to a series; return them as they are if types differ, as SQLite allows."""
     try:
         return pl.Series(values, strict=True)
     except (TypeError, OverflowError):

@@ -1,6 +1,6 @@
 """Read the rows of tables: refuse or skip bad ones, number the ids, combine the rows of each pair.
 
-Of each row only two small integers, a value and a time are kept, in the order of the table.
+For each row, only two small integers, a value and a time are kept, in the order of the table.
 """
 
 import logging
@@ -28,9 +28,13 @@ from mrfrec.io.id_numbering import IdNumbering, warn_of_floats
 
 _log = logging.getLogger("mrfrec")
 
-_ROOM = 1 << 23  # rows to reserve at first; memory that is not written to is not taken
-_SLICE = 1 << 18  # rows that are handled at a time
-_EXACT = {"Float16": 2**11, "Float32": 2**24, "Float64": 2**53}  # below, whole numbers are all distinct
+_ROOM = 1 << 23  # rows to reserve at first: the system provides memory only where something is written
+_SLICE = 1 << 18  # rows that are handled at one time
+_EXACT = {
+    "Float16": 2**11,
+    "Float32": 2**24,
+    "Float64": 2**53,
+}  # below, whole numbers are represented exactly
 _RULES = {
     "user": "user ids must be integers or strings",
     "item": "item ids must be integers or strings",
@@ -47,38 +51,39 @@ _MIXED_TIMES = "times are numbers in some rows and dates in others. Make them th
 class RowReader:
     """Collects the rows of tables.
 
-    Rows with a value below `min_value` are left out first, then rows of other times than `since` and `until`
-    keep, then rows whose kind of event counts 0, then rows that are older than the window.
+    Rows with a value below `min_value` are left out first, then rows before `since` or from `until` on, then
+    rows whose kind of event counts 0, then rows that are older than the window.
     """
 
     def __init__(self, options: ReadingOptions | None = None) -> None:
         self.options = options or ReadingOptions()
         self._or_skip = "" if options is None else _OR_SKIP
         self._goes_by_age = self.options.half_life is not None or self.options.window is not None
-        self.users, self.items = IdNumbering("user"), IdNumbering("item")
-        self.is_binary = not self.options.weighs  # whether every pair counts 1
+        self.users = IdNumbering("user")
+        self.items = IdNumbering("item")
+        self.is_binary = not self.options.rows_have_weights  # whether every pair counts 1
         self.skipped: dict[str, int] = {}  # reason → rows
-        self._floats: set[tuple[str, str]] = set()  # columns of ids that were told to be floats
-        self.read_rows = self.expected = 0  # rows; 0 are expected if that is not known
+        self._warned_of: set[tuple[str, str]] = set()  # columns of ids that are floats
+        self.read_rows = self.expected = 0  # numbers of rows; `expected` is 0 if unknown
         self._are_dates: bool | None = None
-        self._time_scale: int | None = None  # microseconds in one of the numbers that are times
-        self._latest = -INT64_MAX  # of the times that since and until keep
+        self._time_scale: int | None = None  # microseconds per unit, of times that are numbers
+        self._latest = -INT64_MAX  # time of a row that `since` and `until` keep
         self._rows = _GrowingColumns()
-        # Of each item, the first title in alphabetical order.
+        # For each item, the first title in alphabetical order.
         self._titles = pl.DataFrame(schema={"code": pl.Int32, "title": pl.String})
 
     def read(self, table: Source, roles: Roles, progress: Progress | None) -> None:
         types = {"user": self.users.texts.dtype, "item": self.items.texts.dtype}
-        for batch in self.good(table, roles, types):
+        for batch in self.good_rows(table, roles, types):
             if self.options.min_value is not None:
                 batch = batch.filter(batch["value"].to_numpy() >= np.float32(self.options.min_value))
             if "time" in roles:
                 batch = batch.with_columns(time=self._times(batch["time"], table))
                 if self.options.uses_times:
-                    batch = batch.filter(weighting.within(batch["time"].to_numpy(), self.options))
+                    batch = batch.filter(weighting.are_within(batch["time"].to_numpy(), self.options))
             if "event" in roles:
                 where = f"{table.name}, column {roles['event']!r}"
-                weights = weighting.of_kinds(batch["event"], self.options.event_weights or {}, where)
+                weights = weighting.weights_of_kinds(batch["event"], self.options.event_weights or {}, where)
                 batch = batch.with_columns(weight=weights).filter(pl.col("weight") != 0)
             if len(batch):
                 rows: dict[str, npt.NDArray[Any]] = {
@@ -97,11 +102,11 @@ class RowReader:
                     self._titles = named.group_by("code").agg(pl.min("title"))
                 self._append(rows)
             if progress is not None:
-                # What is expected is an estimate, and may be too small.
+                # The expected number is an estimate and may be too small.
                 progress("reading", self.read_rows, self.expected and max(self.expected, self.read_rows + 1))
 
     def _append(self, rows: dict[str, npt.NDArray[Any]]) -> None:
-        """Keep rows, unless the window leaves them out whatever comes later."""
+        """Keep rows, except those that the window leaves out whatever rows come later."""
         if self._goes_by_age:
             times = rows["time"]
             self._latest = max(self._latest, int(times.max()))
@@ -110,7 +115,7 @@ class RowReader:
         self._rows.append(rows)
 
     def _times(self, column: pl.Series, table: Source) -> npt.NDArray[Any]:
-        """Return times as microseconds since 1970, or as the numbers they are if only their order counts."""
+        """Return times as microseconds since 1970, or unchanged if only their order counts."""
         if self._are_dates not in (None, column.dtype.is_temporal()):
             raise DataError(f"{table.name}: {_MIXED_TIMES}")
         self._are_dates = column.dtype.is_temporal()
@@ -127,22 +132,25 @@ class RowReader:
             self._time_scale = scale or self._time_scale
         return times
 
-    def good(
+    def good_rows(
         self, table: Source, roles: Roles, types: Types | None = None, prefix: str = ""
     ) -> Iterator[pl.DataFrame]:
         """Yield the good rows in batches; raise at the first bad one, or count them in `skipped`."""
         row = 0
         for batch in table.batches(roles, types or {}):
             with reading(table.name):
-                typed, faults = _typed(batch, table, roles, types or {})
+                typed, faults = _typed_columns(batch, table, roles, types or {})
             # The first fault of each row, or null.
-            found = [pl.when(rows).then(pl.lit(why)) for why, (rows, _) in faults.items() if rows.any()]
+            faults_of_rows = [
+                pl.when(rows).then(pl.lit(why)) for why, (rows, _) in faults.items() if rows.any()
+            ]
             shape = batch[FAULT] if FAULT in batch.columns else pl.repeat(None, len(batch), dtype=pl.String)
-            why = pl.select(pl.coalesce(shape, *found)).to_series()
+            why = pl.select(pl.coalesce(shape, *faults_of_rows)).to_series()
             bad = (why != BLANK).fill_null(False)
             if bad.any() and self.options.on_bad == "refuse":
                 place = int(bad.arg_true()[0])
-                fault, role = why[place], faults.get(why[place], (None, None))[1]
+                fault = why[place]
+                role = faults.get(fault, (None, None))[1]
                 got = f", {batch[role][place]!r}" if role is not None else ""
                 raise DataError(
                     f"{table.name}, row {row + place + 1:,}: {fault}{got}. Correct it{self._or_skip}."
@@ -151,8 +159,8 @@ class RowReader:
                 self.skipped[prefix + reason] = self.skipped.get(prefix + reason, 0) + count
             for role in (role for role in ID_ROLES if role in roles and batch[role].dtype.is_float()):
                 where = f"column {roles[role]!r} of {table.name}"
-                if (role, where) not in self._floats:
-                    self._floats.add((role, where))
+                if (role, where) not in self._warned_of:
+                    self._warned_of.add((role, where))
                     warn_of_floats(role, where)
             row += len(batch)
             self.read_rows += len(batch) - int((why == BLANK).sum())
@@ -172,7 +180,7 @@ class RowReader:
                 rows.fill("value", np.float32)
             faded = 0
             for some in rows.slices():
-                ages = weighting.of_ages(rows["time"][some], self.options, self._latest)
+                ages = weighting.weights_of_ages(rows["time"][some], self.options, self._latest)
                 rows["value"][some] = _product(rows["value"][some], ages, "the table")
                 faded += int((ages == 2.0**-weighting.OLDEST).sum())
             if faded:
@@ -194,35 +202,39 @@ class RowReader:
             error = DataError if self.read_rows else EmptyTableError
             return error(f"the table has no interactions: {counted(self.read_rows, 'row')}{skipped}.")
         names = ("min_value", "event_weights", "since", "until", "window")
-        rules = [f"{name}={given!r}" for name in names if (given := getattr(self.options, name)) is not None]
+        rules = [f"{name}={value!r}" for name in names if (value := getattr(self.options, name)) is not None]
         return DataError(
             f"no interactions are left: none of {counted(good, 'row')} passes {in_words(rules)}."
         )
 
     def to_matrix(self, duplicates: str) -> tuple[sp.csr_array, Sums, npt.NDArray[np.int64] | None]:
-        """Return users × items, the exact sums, and the latest time of each pair if the window moves.
+        """Return users × items, the exact sums, and if the window moves, the latest time of each pair.
 
-        Zeros are stored where a pair has the value 0.
+        Pairs with the value 0 are stored zeros.
         """
         if not self.is_binary or self.options.window is None or self.options.now is not None:
             self._rows.drop("time")
         return combine_in_ranges(self._rows.release(), self.users.ids, self.items.ids, duplicates)
 
     def to_events(self, duplicates: str) -> Events:
-        """Return the first row of each pair, in the order of the table; with the value `to_matrix` gives."""
+        """Return the first row of each pair, in the order of the table, with the value of `to_matrix`."""
         columns = self._rows.release()
-        user, item, value, time = *(columns[role] for role in ("user", "item", "value")), columns.get("time")
+        user, item, value = (columns[role] for role in ("user", "item", "value"))
         pair = user.astype(np.int64) * len(self.items.ids) + item
         _, first = np.unique(pair, return_index=True)
-        rows, values, revised = np.sort(first), None, 0
+        rows = np.sort(first)
+        values = None
+        revised = 0
         if not self.is_binary or duplicates == "error":
             matrix, _ = combine(user, item, value, self.users.ids, self.items.ids, duplicates)
             if not self.is_binary:
                 values = np.empty(len(user), np.float32)
-                values[first] = matrix.data  # which are ordered by user and item, too
+                values[first] = matrix.data  # both are ordered by user and item
                 revised = int((values[first] != value[first]).sum())
                 rows = rows[values[rows] != 0]
-        events = Events(self.users.ids, self.items.ids, user, item, values, time, self.titles())
+        events = Events(
+            self.users.ids, self.items.ids, user, item, values, columns.get("time"), self.titles()
+        )
         if not len(rows):
             raise DataError(f"no interactions are left: all {len(first):,} pairs have a value that is 0.")
         events = events.take(rows) if len(rows) < len(user) else events
@@ -236,7 +248,7 @@ class RowReader:
 
 
 class _GrowingColumns:
-    """Columns that grow in place, since many small arrays would leave holes in memory."""
+    """Columns that grow in place, since many small arrays would fragment the memory."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -268,7 +280,7 @@ class _GrowingColumns:
             yield slice(start, min(start + _SLICE, self.size))
 
     def keep(self, are_kept: Callable[[slice], npt.NDArray[np.bool_]]) -> None:
-        """Keep the rows for which `are_kept` holds, and leave out the others."""
+        """Keep only the rows that `are_kept` selects from each slice."""
         done = 0
         for rows in self.slices():
             keep = are_kept(rows)
@@ -283,7 +295,8 @@ class _GrowingColumns:
 
     def release(self) -> dict[str, npt.NDArray[Any]]:
         """Return the columns, and keep no reference to them."""
-        arrays, self._arrays = self._arrays, {}
+        arrays = self._arrays
+        self._arrays = {}
         for array in arrays.values():
             array.resize(self.size, refcheck=False)
         return arrays
@@ -300,10 +313,10 @@ def _product(
     return product
 
 
-def _typed(
+def _typed_columns(
     batch: pl.DataFrame, table: Source, roles: Roles, types: Types
 ) -> tuple[pl.DataFrame, dict[str, tuple[pl.Series, str | None]]]:
-    """Return the columns in their final types; and by reason, which rows are bad, and the role to show."""
+    """Return the columns in their final types; and for each fault, its rows and the role to quote."""
     columns: dict[str, pl.Series] = {}
     faults: dict[str, tuple[pl.Series, str | None]] = {}
     for role, name in roles.items():
@@ -323,7 +336,8 @@ def _typed(
             columns[role] = raw.cast(pl.String)
             continue
         if role == "event":
-            raw, is_text = raw.cast(pl.String).str.strip_chars(), True
+            raw = raw.cast(pl.String).str.strip_chars()
+            is_text = True
         noun = {"value": "value", "time": "time", "event": "kind of event"}.get(role, f"{role} id")
         missing = raw.is_null() | (raw == "") if is_text else raw.is_null()
         wrong: list[tuple[pl.Series, str]] = []
@@ -331,14 +345,15 @@ def _typed(
             number = raw.cast(pl.Float64, strict=False)
             if is_text and number.null_count():
                 stripped = raw.str.strip_chars()
-                number, missing = stripped.cast(pl.Float64, strict=False), missing | (stripped == "")
+                number = stripped.cast(pl.Float64, strict=False)
+                missing |= stripped == ""
             columns[role] = small = number.cast(pl.Float32)
             wrong = [
                 (number.is_null() | ~number.is_finite(), "not a finite number"),
                 (~small.is_finite() | ((small == 0) & (number != 0)), "beyond single precision"),
             ]
         elif role == "time":
-            moment = _moments(raw, table) if is_text else raw
+            moment = _parsed_times(raw, table) if is_text else raw
             if moment.dtype.is_temporal():
                 # The infinities of PostgreSQL have no year, and cannot be shown.
                 beyond = ~moment.dt.year().is_between(1, 9999).fill_null(moment.is_null())
@@ -367,13 +382,14 @@ def _typed(
     return pl.DataFrame(columns), faults
 
 
-def _moments(raw: pl.Series, table: Source) -> pl.Series:
+def _parsed_times(raw: pl.Series, table: Source) -> pl.Series:
     """Parse texts as numbers or dates, null where they are neither.
 
     Only dates in ISO 8601 are recognised: 01/12 may be in January or in December.
     """
     text = raw.str.strip_chars()
-    whole, number = text.cast(pl.Int64, strict=False), text.cast(pl.Float64, strict=False).fill_nan(None)
+    whole = text.cast(pl.Int64, strict=False)
+    number = text.cast(pl.Float64, strict=False).fill_nan(None)
     dates = pl.repeat(None, len(text), dtype=pl.Datetime("us"), eager=True)
     if number.null_count():
         plain = text.str.replace(r"^(\S{10})T", "$1 ").str.replace(r"Z$", "+00:00")

@@ -1,7 +1,7 @@
 """Open files, streams, queries and data frames as batches of rows in polars, in the order of the rows.
 
-A file is never held whole: polars reads it in pieces and decompresses on the way. Streams are copied to an
-anonymous temporary file first.
+A file is never in memory as a whole: polars reads it in pieces and decompresses these. Streams are copied to
+an anonymous temporary file first.
 """
 
 import os
@@ -44,9 +44,9 @@ _SUFFIXES: dict[str, Format] = {
     ".parquet": "parquet", ".pq": "parquet",
     ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
 }  # fmt: skip
-_CLOUDS = ("s3", "gs", "az", "abfs", "abfss")
+_CLOUD_SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
 _RETRIES = {"max_retries": 2, "retry_timeout_ms": 30_000}
-_OF_TEXT = ("separator", "columns")
+_TEXT_OPTIONS = ("separator", "columns")
 _OTHER_DATABASES = "Read another database into a data frame first: polars.read_database(query, connection)."
 
 
@@ -54,13 +54,13 @@ def open_sources(source: object, options: ReadingOptions | None = None) -> list[
     """Open a path, a pattern, a URL, a list of them, a stream, or a data frame that narwhals knows."""
     check_threads("reading")
     options = options or ReadingOptions()
-    given: Any = source if isinstance(source, list | tuple) else [source]
-    if options.query is not None or any(map(is_database, given)):
-        _check_query(given, options)
-        return [open_query(url, str(options.query)) for url in given]
-    if given and all(isinstance(one, str | Path) or hasattr(one, "read") for one in given):
+    parts: Any = source if isinstance(source, list | tuple) else [source]
+    if options.query is not None or any(map(is_database, parts)):
+        _check_query(parts, options)
+        return [open_query(url, str(options.query)) for url in parts]
+    if parts and all(isinstance(one, str | Path) or hasattr(one, "read") for one in parts):
         opened = []
-        for one in given:
+        for one in parts:
             if hasattr(one, "read"):
                 opened.append(_open_stream(one, str(getattr(one, "name", "the stream")), options))
             elif "://" in str(one):
@@ -80,10 +80,10 @@ def open_sources(source: object, options: ReadingOptions | None = None) -> list[
     try:
         frame: Any = nw.from_native(source)
     except TypeError:
-        raise _no_source(source) from None
+        raise _not_readable(source) from None
     except ValueError as error:
         raise DataError(f"the data frame cannot be read: {error}") from error
-    _refuse(options, "a data frame", *_OF_TEXT, "input_format")
+    _refuse_options(options, "a data frame", *_TEXT_OPTIONS, "input_format")
     return [_open_frame(frame)]
 
 
@@ -95,21 +95,21 @@ def _check_query(sources: Sequence[object], options: ReadingOptions) -> None:
         if isinstance(source, str) and "://" in source:
             _check_scheme(source)
         if _is_connection(source):
-            raise _no_source(source)
+            raise _not_readable(source)
         rule = "left out unless all data comes from databases (postgresql://… or sqlite:///…)"
         raise ParameterError("query", rule, query)
     if query is None or not query.strip("; \t\r\n"):
         rule = f"SQL that reads from {redacted(str(sources[0]))}"
         raise ParameterError("query", rule, query, 'Such as "select user_id, item_id from …".')
-    _refuse(options, "a database", *_OF_TEXT, "input_format")
+    _refuse_options(options, "a database", *_TEXT_OPTIONS, "input_format")
 
 
 def _is_connection(source: object) -> bool:
-    """Return whether something that is no data frame is a connection, a cursor or an engine of a database."""
+    """Return whether a source that is no data frame is a connection, cursor or engine of a database."""
     return any(hasattr(source, name) for name in ("connect", "cursor", "execute"))
 
 
-def _no_source(source: object) -> DataError:
+def _not_readable(source: object) -> DataError:
     advice = "A matrix becomes Interactions(matrix)."
     if _is_connection(source):
         advice = f"PostgreSQL and SQLite are read by URL: postgresql://…, sqlite:///…. {_OTHER_DATABASES}"
@@ -120,22 +120,23 @@ def _no_source(source: object) -> DataError:
 
 
 def _check_scheme(url: str) -> None:
-    """Refuse a URL of a kind that is not read."""
+    """Refuse a URL of a scheme that cannot be read."""
     scheme = url.partition("://")[0].lower()
-    if scheme not in _CLOUDS:
-        known, plain = ", ".join(("postgresql", "sqlite", *_CLOUDS)), f"{scheme.partition('+')[0]}://"
+    if scheme not in _CLOUD_SCHEMES:
+        known = ", ".join(("postgresql", "sqlite", *_CLOUD_SCHEMES))
+        plain = f"{scheme.partition('+')[0]}://"
         advice = f"Write {plain}…." if is_database(plain) else f"Save a file here first. {_OTHER_DATABASES}"
         raise DataError(f"{redacted(url)}: {scheme}:// is not known. Known are {known}. {advice}")
 
 
-def _refuse(options: ReadingOptions, what: str, *names: str) -> None:
+def _refuse_options(options: ReadingOptions, source: str, *names: str) -> None:
     for name in names:
         if getattr(options, name) is not None:
-            raise ParameterError(name, f"left out for {what}", getattr(options, name))
+            raise ParameterError(name, f"left out for {source}", getattr(options, name))
 
 
 def paths_of(name: str) -> list[Path]:
-    """Return the files of a name or a pattern, at least one; none of a URL; "-" stays as it is."""
+    """Return the files of a name or a pattern, at least one; none for a URL; "-" unchanged."""
     if name == "-":
         return [Path(name)]
     if "://" in name:
@@ -158,7 +159,7 @@ def paths_of(name: str) -> list[Path]:
 
 
 def _open_stream(stream: Any, name: str, options: ReadingOptions) -> Source:
-    """Copy a stream to a temporary file without a name, which is gone with the source."""
+    """Copy a stream to a temporary file without a name, which is deleted with the source."""
     _format_of(name, options)
     with reading(name), tempfile.TemporaryFile() as file:
         while piece := stream.read(1 << 20):
@@ -175,18 +176,19 @@ def _open_stream(stream: Any, name: str, options: ReadingOptions) -> Source:
 
 
 def _open_url(url: str, options: ReadingOptions) -> list[Source]:
-    """Open files in a cloud, also by a pattern; text files are copied first."""
+    """Open files in a cloud, also those of a pattern; copy text files first."""
     _check_scheme(url)
     name = redacted(url)
     form = _format_of(name, options)
     options = replace(options, input_format=form)
-    found_by: dict[str, Any] = {"glob": any(mark in url for mark in "*?["), "storage_options": _RETRIES}
+    scan_options: dict[str, Any] = {"glob": any(mark in url for mark in "*?["), "storage_options": _RETRIES}
     if form in ("parquet", "arrow"):
         scan = pl.scan_parquet if form == "parquet" else pl.scan_ipc
         with reading(name):
-            rows = scan(url, **found_by)
-            return [_lazy(name, rows.collect_schema().names(), lambda _: rows)]
-    sources, lines = [], pl.scan_lines(url, include_file_paths="path", **found_by)
+            rows = scan(url, **scan_options)
+            return [_lazy_source(name, rows.collect_schema().names(), lambda _: rows)]
+    sources = []
+    lines = pl.scan_lines(url, include_file_paths="path", **scan_options)
     with ExitStack() as stack, reading(name):
         copies: dict[str, Any] = {}
         for batch in lines.collect_batches(chunk_size=tables.BATCH_ROWS, maintain_order=True, lazy=True):
@@ -213,7 +215,7 @@ def _format_of(name: str, options: ReadingOptions) -> Format:
             f"read_interactions (--input-format), one of {', '.join(FORMATS)}."
         )
     if form not in ("csv", "tsv"):
-        _refuse(options, "data that is not a text table", *_OF_TEXT)
+        _refuse_options(options, "data that is not a text table", *_TEXT_OPTIONS)
     return form
 
 
@@ -229,25 +231,27 @@ def _open_file(path: Path, name: str, options: ReadingOptions) -> Source:
         if form == "jsonl":
             return replace(open_json(path, name), rows=lambda: lines_of(path))
         try:
-            return _open_columns(path, name, form)
+            return _open_columnar(path, name, form)
         except POLARS_ERRORS as error:
             raise DataError(f"{name} cannot be read: it is damaged, or not {form.capitalize()}.") from error
 
 
-def _open_columns(path: Path, label: str, form: str) -> Source:
+def _open_columnar(path: Path, label: str, form: str) -> Source:
     with path.open("rb") as file:
         is_stream = form == "arrow" and file.read(6) != b"ARROW1"
-    if is_stream:  # cannot be scanned: the columns in use are held in memory
+    if is_stream:  # cannot be scanned, so the columns that are used are in memory
         columns = pl.read_ipc_stream(path, n_rows=0).columns
-        return _lazy(label, columns, lambda names: pl.read_ipc_stream(path, columns=names).lazy())
+        return _lazy_source(label, columns, lambda names: pl.read_ipc_stream(path, columns=names).lazy())
     rows = pl.scan_parquet(path, glob=False) if form == "parquet" else pl.scan_ipc(path, glob=False)
-    found = _lazy(label, rows.collect_schema().names(), lambda _: rows)
-    return replace(found, rows=lambda: int(rows.select(pl.len()).collect().item()))  # the file says so
+    source = _lazy_source(label, rows.collect_schema().names(), lambda _: rows)
+    return replace(source, rows=lambda: int(rows.select(pl.len()).collect().item()))  # from its metadata
 
 
-def _lazy(
+def _lazy_source(
     name: str, columns: list[str], scan: Callable[[list[str]], pl.LazyFrame], library: str | None = None
 ) -> Source:
+    """Return a source that selects columns of what `scan` returns for these columns."""
+
     def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
         with reading(name):
             # Selectors take a name literally; pl.col("*") would be all columns.
@@ -264,7 +268,7 @@ def _open_frame(frame: "nw.DataFrame[Any] | nw.LazyFrame[Any]") -> Source:
         if isinstance(frame, nw.LazyFrame):
             native = frame.to_native()
             if isinstance(native, pl.LazyFrame):
-                return _lazy(name, native.collect_schema().names(), lambda _: native, library)
+                return _lazy_source(name, native.collect_schema().names(), lambda _: native, library)
         eager = frame.collect() if isinstance(frame, nw.LazyFrame) else frame
         columns = {str(column): column for column in eager.columns}
         if len(columns) < len(eager.columns):

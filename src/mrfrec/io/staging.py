@@ -19,7 +19,7 @@ import polars as pl
 
 from mrfrec.checks import is_unicode
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.databases import ask, connect, redacted
+from mrfrec.io.databases import call_with_limit, connect, redacted
 
 _STAGING = "mrfrec_staging"
 _WAIT = 10.0  # seconds to wait for a lock, while others wait behind us
@@ -281,7 +281,7 @@ class _Target:
             return list(self._cursor.execute(query, values).fetchall())
         # Through polars: what the driver has for tuples needs pyarrow.
         self._cursor.execute(query, pl.DataFrame({str(place): [x] for place, x in enumerate(values)}))
-        return ask(self._cursor, pl.DataFrame, self._cursor.fetch_arrow()).rows()  # type: ignore[no-any-return]
+        return call_with_limit(self._cursor, pl.DataFrame, self._cursor.fetch_arrow()).rows()  # type: ignore[no-any-return]
 
 
 def _is_busy(error: Exception) -> bool:

@@ -18,7 +18,7 @@ from mrfrec.bars import showing
 from mrfrec.core.progress import Progress
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Id, Ids, Texts, first_titles
-from mrfrec.data.interactions import Interactions, only
+from mrfrec.data.interactions import Interactions, keep_pairs
 from mrfrec.data.provenance import Origin
 from mrfrec.data.reading_options import Duplicates, Duration, Format, Moment, OnBad, ReadingOptions
 from mrfrec.errors import DataError, ParameterError
@@ -139,26 +139,30 @@ def read_interactions(
         True draws a bar on stderr. A function is called as `progress("reading", rows, total)`. The total of
         text is an estimate. It is 0 until the end where it is not known: for compressed text and databases.
     """
-    given = dict(locals())
-    options = check_reading(given)
-    named = {role: given[role] for role in _COLUMNS} | {"title": title if items is None else None}
-    rows, library = _read(source, named, items, options, progress)
+    parameters = dict(locals())
+    options = check_reading(parameters)
+    named = {role: parameters[role] for role in _COLUMNS} | {"title": title if items is None else None}
+    rows, library = _read_rows(source, named, items, options, progress)
     matrix, sums, times = rows.to_matrix(duplicates)
     limits = {name: int(limit) for name, limit in options.limits().items() if limit}
-    rules = {**options.rules(), **limits}  # also where nobody exceeds the limits: later events may
+    rules = {**options.rules(), **limits}  # with limits that nobody exceeds yet, since later events may
     origin = Origin(rules, rows.users.kind, rows.items.kind, sums, times)
-    users, known, titles = rows.users.ids, rows.items.ids, rows.titles()
+    users = rows.users.ids
+    item_ids = rows.items.ids
+    titles = rows.titles()
     if rows.is_binary:
         matrix = matrix.astype(np.float32)
     elif not (keep := matrix.data != 0).all():
         if not keep.any():
             raise DataError(f"no interactions are left: all {len(keep):,} pairs have a value that is 0.")
-        matrix, users, known, titles = only(matrix, users, known, titles, keep)
+        matrix, users, item_ids, titles = keep_pairs(matrix, users, item_ids, titles, keep)
         origin = replace(origin.only(keep), sets_to_zero=True)
     if items is not None:
-        titles = _titles_from(items, known, item, title, rows)
-    out = Interactions(matrix, users, known, titles, copy=False)
-    out.skipped, out.library, out.origin = rows.skipped, library, origin
+        titles = _titles_from(items, item_ids, item, title, rows)
+    out = Interactions(matrix, users, item_ids, titles, copy=False)
+    out.skipped = rows.skipped
+    out.library = library
+    out.origin = origin
     return out.filtered(**options.limits())
 
 
@@ -191,21 +195,21 @@ def read_events(
     """
     if not isinstance(time, str | bool):
         raise ParameterError("time", "the name of a column, True or False", time)
-    read_by = ReadingOptions(**options)
-    for name, limit in read_by.limits().items():
+    reading_options = ReadingOptions(**options)
+    for name, limit in reading_options.limits().items():
         if limit:
             raise ParameterError(name, "left out for events", limit, "Use Events.filtered.")
     named = {"user": user, "item": item, "value": value, "title": title if items is None else None}
     named |= {"event": event, "time": time if isinstance(time, str) else None}
-    _refuse_unused({"value": value, "event": event}, read_by)
-    rows, library = _read(source, named, items, read_by, progress, timed=bool(time))
-    events = rows.to_events(read_by.duplicates)
+    _refuse_unused({"value": value, "event": event}, reading_options)
+    rows, library = _read_rows(source, named, items, reading_options, progress, timed=bool(time))
+    events = rows.to_events(reading_options.duplicates)
     titles = events.titles if items is None else _titles_from(items, events.items, item, title, rows)
     return replace(events, titles=titles, skipped=rows.skipped, library=library)
 
 
 def check_reading(parameters: Mapping[str, Any]) -> ReadingOptions:
-    """Check parameters of `read_interactions` as far as that can be done without data."""
+    """Check the parameters of `read_interactions` as far as possible without data."""
     for name in _COLUMNS:
         if not isinstance(parameters.get(name), str | None):
             raise ParameterError(name, "a text", parameters[name])
@@ -216,7 +220,7 @@ def check_reading(parameters: Mapping[str, Any]) -> ReadingOptions:
 
 
 def _refuse_unused(named: Mapping[str, str | None], options: ReadingOptions) -> None:
-    """Refuse a column that is named, and that no option uses."""
+    """Refuse a column that is named but that no option uses."""
     used = {"value": options.uses_values, "event": options.event_weights, "time": options.uses_times}
     for role, name in named.items():
         if name is not None and not used[role]:
@@ -224,7 +228,7 @@ def _refuse_unused(named: Mapping[str, str | None], options: ReadingOptions) -> 
             raise ParameterError(role, f"left out without {needed}", name, advice)
 
 
-def _read(
+def _read_rows(
     source: object,
     named: dict[str, str | None],
     items: object,
@@ -235,14 +239,16 @@ def _read(
 ) -> tuple[RowReader, str | None]:
     """Read the rows of all tables; return them, and the data frame library of the first table."""
     sources = open_sources(source, options)
-    min_value, uses_values = options.min_value, options.uses_values
-    timed, kinds = timed or options.uses_times, options.event_weights is not None
-    wanted = {"value": uses_values, "time": timed, "title": items is None}
-    needed = ("user", "item", *(["time"] if timed else []), *(["event"] if kinds else []))
+    min_value = options.min_value
+    uses_values = options.uses_values
+    uses_times = timed or options.uses_times
+    uses_kinds = options.event_weights is not None
+    wanted = {"value": uses_values, "time": uses_times, "title": items is None}
+    needed = ("user", "item", *(["time"] if uses_times else []), *(["event"] if uses_kinds else []))
     tables: list[tuple[Source, dict[str, str]]] = []
     for table in sources:
         roles = find_roles(table, named, needed)
-        if not kinds:
+        if not uses_kinds:
             roles.pop("event", None)
         if uses_values and "value" not in roles:
             check_that_rows_may_be_counted(table, roles)
@@ -251,11 +257,10 @@ def _read(
                 advice = "Or name that column: value=… (--value-column)."
                 raise ParameterError("min_value", rule, min_value, advice)
         if "value" in roles and not uses_values and not tables:
-            _log.info(
-                "column %r of %s is not used: every %s counts %s. To learn from its values: "
-                "binary=False (--values).",
-                roles["value"], table.name, *(("row", "its weight") if options.weighs else ("pair", "1")),
-            )  # fmt: skip
+            counts = ("row", "its weight") if options.rows_have_weights else ("pair", "1")
+            advice = "To learn from its values: binary=False (--values)."
+            unused = "column %r of %s is not used: every %s counts %s. %s"
+            _log.info(unused, roles["value"], table.name, *counts, advice)
         read = {role: name for role, name in roles.items() if wanted.get(role, True)}
         others = [name for name in table.columns if name not in roles.values()]
         if others and not tables:
@@ -268,7 +273,7 @@ def _read(
     rows = RowReader(options)
     with showing(progress) as report:
         if report is not None:
-            rows.expected = _count(sources)
+            rows.expected = _expected_rows(sources)
         for table, roles in tables:
             rows.read(table, roles, report)
         rows.finish()
@@ -277,8 +282,8 @@ def _read(
     return rows, sources[0].library
 
 
-def _count(tables: Sequence[Source]) -> int:
-    """Return about how many rows there are, 0 if that is not known."""
+def _expected_rows(tables: Sequence[Source]) -> int:
+    """Return about how many rows all tables have together, 0 if that is unknown."""
     counts = []
     for table in tables:
         with reading(table.name):
@@ -287,7 +292,7 @@ def _count(tables: Sequence[Source]) -> int:
 
 
 def as_interactions(data: object) -> Interactions:
-    """Convert data for `fit`: interactions as they are, a matrix with its values, a table with defaults."""
+    """Convert data for `fit`: interactions unchanged, a matrix with its values, a table by the defaults."""
     if isinstance(data, Interactions):
         return data
     if sp.issparse(data) or isinstance(data, np.ndarray):
@@ -302,14 +307,14 @@ def read_users(path: Path, known: Ids, user: str | None = None) -> list[Id]:
     users: list[Id] = []
     for source in open_sources(path):
         roles = {"user": find_roles(source, {"user": user}, needed=("user",))["user"]}
-        for batch in RowReader().good(source, roles):
+        for batch in RowReader().good_rows(source, roles):
             texts = _id_texts(batch, "user", source, known)
             users += texts.to_list() if known.is_text else [known.parse(text, "user") for text in texts]
     return users
 
 
 def _id_texts(batch: pl.DataFrame, role: str, source: Source, known: Ids) -> pl.Series:
-    """Return ids as texts, to compare them with the known ones."""
+    """Return ids as texts, as they compare with the known ones."""
     texts = batch[role].cast(pl.String)
     return without_fractions(texts, role) if source.is_text and not known.is_text else texts
 
@@ -320,7 +325,7 @@ def _titles_from(table: object, items: Ids, item: str | None, title: str | None,
     named = (
         (places.get(name, -1), text)
         for source in open_sources(table)
-        for batch in rows.good(source, find_titles(source, item, title), prefix="items: ")
+        for batch in rows.good_rows(source, find_titles(source, item, title), prefix="items: ")
         for name, text in zip(_id_texts(batch, "item", source, items), batch["title"], strict=True)
     )
     titles = first_titles(len(items), named)

@@ -18,7 +18,7 @@ from mrfrec.errors import DataError, ParameterError
 from mrfrec.io import batches as tables
 from mrfrec.io.batches import BLANK, FAULT, ID_ROLES, Roles, Source, Types, batch_of, stream
 
-_SPARE = 4  # columns beyond the last, to notice rows with too many fields
+_SPARE_COLUMNS = 4  # after the last, to notice rows with too many fields
 _SAMPLE = 1000  # lines of JSON from which the columns and their types are inferred
 _LONGEST = 100_000  # characters in the first line; lines in one quoted field
 
@@ -43,13 +43,13 @@ def open_text(path: Path, label: str, separator: str | None, columns: list[str] 
         rule = f"left out for {label}, whose first line has these names already"
         raise ParameterError("columns", rule, columns)
     names = columns or header
-    # A name that occurs twice cannot be asked for, but must not keep the others from being used.
+    # A name that occurs twice cannot be used, but the other columns can.
     times = Counter(names)
     names = [name if times[name] == 1 else f"{name} (column {i + 1})" for i, name in enumerate(names)]
     skip = 0 if columns is not None else 1
 
     def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
-        places = [str(i) for i in range(len(names) + _SPARE)]
+        places = [str(i) for i in range(len(names) + _SPARE_COLUMNS)]
         is_plain = len(mark) == 1 and _is_plain(path, label, mark, first_row=1 - skip)
         if len(mark) == 1:
             rows = pl.scan_csv(
@@ -88,10 +88,12 @@ def _fields(line: str, separator: str) -> list[str]:
 def _is_plain(path: Path, label: str, separator: str, first_row: int) -> bool:
     """Return whether a text has no spaces, no quotation marks and no rows that begin with an empty field.
 
-    Refuses text that polars would repair: quotation marks that do not match, and carriage returns outside
-    of them.
+    Refuse text that polars would repair: quotation marks that do not match, and carriage returns outside of
+    them.
     """
-    plain, odd, last = True, False, b""
+    plain = True
+    odd = False  # whether there are quotation marks or carriage returns
+    last = b""
     begins_empty = re.compile(rb"\n[\r\n" + re.escape(separator).encode() + b"]")
     with path.open("rb") as file:
         packed = file.read(4).startswith(tables.PACKED)
@@ -106,7 +108,9 @@ def _is_plain(path: Path, label: str, separator: str, first_row: int) -> bool:
     mark = re.escape(separator)
     field = rf'(?:"[^"]*(?:""[^"]*)*"|[^"{mark}\r\n][^{mark}\r\n]*)?'
     record = rf"{field}(?:{mark}{field})*"
-    row, parts, marks = first_row, list[str](), 0
+    row = first_row
+    parts: list[str] = []  # the lines of a row so far
+    marks = 0  # their quotation marks
 
     def mismatch() -> DataError:
         return DataError(
@@ -129,7 +133,9 @@ def _is_plain(path: Path, label: str, separator: str, first_row: int) -> bool:
                     continue  # a quoted field goes on in the next line
                 if not re.fullmatch(record, "\n".join(parts)):
                     raise mismatch()
-            row, parts, marks = row + 1, [], 0
+            row += 1
+            parts = []
+            marks = 0
     if parts:
         raise mismatch()
     return False

@@ -1,4 +1,4 @@
-"""Weigh rows by the kind of event and by age, and choose them by time, in microseconds since 1970."""
+"""Weights of rows by kind of event and by age, and selection by time; times are microseconds since 1970."""
 
 import math
 from collections.abc import Mapping
@@ -16,11 +16,12 @@ Times = npt.NDArray[np.int64]
 
 OTHER = "other"  # the name under which a weight counts for all kinds that are not named
 OLDEST = 20  # half-lives after which a row fades no more: it counts a millionth, and its item stays seen
-# Times that are numbers: as seconds, this is the year 5138; as milliseconds, 1973.
-_MILLISECONDS_FROM, _LARGEST = 1e11, 1e14
+# Numbers from here on are milliseconds: as seconds, this is the year 5138; as milliseconds, 1973.
+_MILLISECONDS_FROM = 1e11
+_LARGEST = 1e14  # number that can be a time
 
 
-def of_kinds(column: pl.Series, kinds: Mapping[str, float], where: str) -> pl.Series:
+def weights_of_kinds(column: pl.Series, kinds: Mapping[str, float], where: str) -> pl.Series:
     """Return the weight of each row by its kind; refuse kinds without a weight."""
     unknown = sorted(kind for kind in column.unique().to_list() if kind not in kinds)
     if unknown and OTHER not in kinds:
@@ -32,9 +33,10 @@ def of_kinds(column: pl.Series, kinds: Mapping[str, float], where: str) -> pl.Se
     return column.replace_strict(list(kinds), weights, default=kinds.get(OTHER), return_dtype=pl.Float64)
 
 
-def within(times: Times, options: ReadingOptions) -> npt.NDArray[np.bool_]:
+def are_within(times: Times, options: ReadingOptions) -> npt.NDArray[np.bool_]:
     """Return which times are from `since` on and before `until`."""
-    since, until = options.microseconds("since"), options.microseconds("until")
+    since = options.microseconds("since")
+    until = options.microseconds("until")
     keep = np.ones(len(times), np.bool_)
     if since is not None:
         keep &= times >= since
@@ -44,18 +46,19 @@ def within(times: Times, options: ReadingOptions) -> npt.NDArray[np.bool_]:
 
 
 def are_recent(times: Times, options: ReadingOptions, latest: int) -> npt.NDArray[np.bool_]:
-    """Return which times the window keeps, given the latest time that `since` and `until` keep."""
-    now, window = options.microseconds("now"), options.microseconds("window")
+    """Return which times the window keeps; `latest` is the latest time that `since` and `until` keep."""
+    window = options.microseconds("window")
     if window is None:
         return np.ones(len(times), np.bool_)
+    now = options.microseconds("now")
     return times > (latest if now is None else now) - window
 
 
-def of_ages(times: Times, options: ReadingOptions, latest: int) -> npt.NDArray[np.float64]:
-    """Return the weight of each row by its age, given the latest time that `since` and `until` keep.
+def weights_of_ages(times: Times, options: ReadingOptions, latest: int) -> npt.NDArray[np.float64]:
+    """Return the weight of each row by its age; `latest` is the latest time that `since` and `until` keep.
 
-    If rows faded without end, old pairs would fall below the range of single precision, and their items
-    would be recommended to their users again.
+    Weights stop falling after `OLDEST` half-lives: else the values of old pairs would be 0 in single
+    precision, and their items would be recommended to their users again.
     """
     now = options.microseconds("now")
     ages = np.maximum((latest if now is None else now) - times, 0)

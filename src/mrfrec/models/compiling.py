@@ -1,5 +1,6 @@
-"""Compile ahead of the first fit, for container images."""
+"""Compile ahead of the first fit: for container images, and before a fit is timed."""
 
+import logging
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -12,8 +13,13 @@ from mrfrec.core.kernels import compile as kernels
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.models.baselines.neighborhood import ItemKNN
 from mrfrec.models.baselines.slim import SLIM, FsSLIM
+from mrfrec.models.linear import Linear
+from mrfrec.models.mrf.field import GaussianField
 from mrfrec.models.mrf.model import MRF
+from mrfrec.models.parameters import unfitted
 from mrfrec.models.recommender import Recommender
+
+_log = logging.getLogger("mrfrec")
 
 
 def compile_ahead(*, dtypes: Sequence[Literal["float32", "float64"]] = ("float32",)) -> Path:
@@ -52,3 +58,28 @@ def compile_ahead(*, dtypes: Sequence[Literal["float32", "float64"]] = ("float32
         "the machine code was compiled but could not be kept: neither the package's own folder nor "
         "~/.cache/mrfrec can be written. Name one that can, as NUMBA_CACHE_DIR."
     )
+
+
+def warm_up(model: Recommender) -> None:
+    """Compile or load what a model needs to be fitted and to rank, so that no fit that is timed does so."""
+    model.check_ready()
+    if not isinstance(model, Linear):
+        return
+    X = sp.csr_array((np.arange(300 * 40).reshape(300, 40) % 7 % 3 == 0).astype(np.float32))
+    level = _log.level
+    _log.setLevel(max(level, logging.WARNING))  # these fits are not the caller's
+    try:
+        for each in _with_the_same_code(model):
+            each.memory_limit = None
+            each.fit(X).top_k(X, 1)
+    finally:
+        _log.setLevel(level)
+
+
+def _with_the_same_code(model: Linear) -> list[Recommender]:
+    """Return models whose fits to a few numbers run the same code as this one, dense and sparse."""
+    if not isinstance(model, GaussianField):
+        return [unfitted(model)]
+    kind: Any = MRF if isinstance(model, MRF) else type(model)  # a subclass may have other parameters
+    shared: dict[str, Any] = {"l2": 1.0, "dtype": model.dtype, "threads": 1}
+    return [kind(sparsity=None, **shared), kind(sparsity=0.5, r=0.5, max_neighbors=10, **shared)]

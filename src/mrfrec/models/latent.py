@@ -16,8 +16,8 @@ class Latent(Recommender):
 
     _trained_by: ClassVar[tuple[str, str]]  # the module that training imports, and its library in words
 
-    def check_ready(self) -> None:
-        """Raise if the library or the device that training needs is missing."""
+    def check_ready(self, client: object = None) -> None:
+        super().check_ready(client)
         module, library = self._trained_by
         try:
             import_module(module)
@@ -25,10 +25,6 @@ class Latent(Recommender):
             what = f"{type(self).__name__} needs {library} to be trained"
             raise missing_extra(what, str(self.extra)) from error
         chosen_device(self.device)
-
-    def warm_up(self) -> None:
-        """Load the library that training needs, which may take seconds."""
-        self.check_ready()
 
     @property
     def item_vectors_(self) -> npt.NDArray[Any]:

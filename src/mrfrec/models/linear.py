@@ -1,6 +1,5 @@
 """Models that score by x·B: each item of the history has a weight in the score of each other item."""
 
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -14,15 +13,12 @@ from mrfrec.models.recommender import Recommender
 if TYPE_CHECKING:
     from mrfrec.io.artifact import Stored
 
-_log = logging.getLogger("mrfrec")
-
 
 class Linear(Recommender):
     """A recommender by item-item weights. A subclass learns these in `_fit`, and returns `learned(…)`."""
 
-    scales_scores = True
     dtype: Literal["float32", "float64"] = "float32"  # of weights and scores
-    _learns: ClassVar[type[LinearWeights]] = LinearWeights
+    _weights_type: ClassVar[type[LinearWeights]] = LinearWeights
 
     def learned(self, weights: Any, base: Any = 0.0) -> LinearWeights:
         """Return weights and base scores as what a fit has learned.
@@ -43,10 +39,10 @@ class Linear(Recommender):
             kept = Rows.of(weights.tocsr().astype(self.dtype, copy=False))
         base_scores = np.empty(weights.shape[0], self.dtype)
         base_scores[:] = base
-        return self._learns(weights=kept, base_scores=base_scores)
+        return self._weights_type(weights=kept, base_scores=base_scores)
 
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> LinearWeights:
-        return self._learns(**stored_weights(arrays, m))
+        return self._weights_type(**stored_weights(arrays, m))
 
     @property
     def weights_(self) -> Any:
@@ -66,21 +62,3 @@ class Linear(Recommender):
         learned = self.fitted_.learned
         assert isinstance(learned, LinearWeights)
         return learned
-
-    def warm_up(self) -> None:
-        """Compile or load what fitting and ranking need, so that it is no part of a fit that is timed."""
-        import scipy.sparse as sp
-
-        X = sp.csr_array((np.arange(300 * 40).reshape(300, 40) % 7 % 3 == 0).astype(np.float32))
-        level = _log.level
-        _log.setLevel(max(level, logging.WARNING))  # these fits are not the caller's
-        try:
-            for model in self._alike():
-                model.memory_limit = None
-                model.fit(X).top_k(X, 1)
-        finally:
-            _log.setLevel(level)
-
-    def _alike(self) -> "list[Recommender]":
-        """Return models that run the code of this one when they are fitted to a few numbers."""
-        return [self.unfitted()]

@@ -1,7 +1,7 @@
 """Parameters of a model: those of its constructor, kept as attributes of the same names."""
 
 import inspect
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from mrfrec.checks import check_count
 from mrfrec.engines.machine import parse_bytes, usable_threads
@@ -53,23 +53,27 @@ class Parameterized:
         self.__dict__.update(type(self)(**{**current, **parameters}).__dict__)
         return self
 
-    def unfitted(self) -> Self:
-        """Return a new model with the same parameters and nothing learned."""
-        return type(self)(**self.get_params())
-
-    @property
-    def call(self) -> str:
-        """The constructor call, with the parameters that differ from their defaults."""
-        usual = self.defaults()
-        changed = [f"{name}={value!r}" for name, value in self.get_params().items() if usual[name] != value]
-        return f"{type(self).__name__}({', '.join(changed)})"
-
-    @property
-    def runtime(self) -> Runtime:
-        """What answers are computed with."""
-        return Runtime(self.threads or usable_threads(), self.device)
-
-    def _limit(self, threads: int | None, memory_limit: int | str | None) -> None:
+    def _set_limits(self, threads: int | None, memory_limit: int | str | None) -> None:
         """Check and set `threads` and `memory_limit`."""
         self.threads = None if threads is None else check_count("threads", threads)
         self.memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
+
+
+Model = TypeVar("Model", bound=Parameterized)
+
+
+def unfitted(model: Model) -> Model:
+    """Return a new model with the same parameters and nothing learned."""
+    return type(model)(**model.get_params())
+
+
+def call_of(model: Parameterized) -> str:
+    """Return the constructor call of a model, with the parameters that differ from their defaults."""
+    usual = model.defaults()
+    changed = [f"{name}={value!r}" for name, value in model.get_params().items() if usual[name] != value]
+    return f"{type(model).__name__}({', '.join(changed)})"
+
+
+def runtime_of(model: Parameterized) -> Runtime:
+    """Return what the answers of a model are computed with, by its parameters."""
+    return Runtime(model.threads or usable_threads(), model.device)

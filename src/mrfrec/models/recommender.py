@@ -18,16 +18,22 @@ import numpy.typing as npt
 
 from mrfrec.answers import publishing, recommending, selection, similar
 from mrfrec.answers import reasons as explaining
+from mrfrec.answers.columns import (
+    SEARCH_COLUMNS,
+    reason_columns,
+    recommendation_columns,
+    rows_of,
+    search_columns,
+)
 from mrfrec.answers.people import UnknownIds, matrix_rows, people_of, validation_rows
 from mrfrec.answers.publishing import Form, WriteOptions
 from mrfrec.answers.question import ItemFilter, Question
 from mrfrec.bars import showing
 from mrfrec.checks import check_count, check_flag, check_frames
 from mrfrec.core.rows import Rows
-from mrfrec.data.catalogue import SEARCH_COLUMNS, Catalogue, Columns, DataSize, rows_of
+from mrfrec.data.catalogue import Catalogue, Columns, DataSize
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Id, Ids, Texts
-from mrfrec.data.provenance import rules_of_matrix
 from mrfrec.engines.machine import memory_budget
 from mrfrec.errors import DataError, NotFittedError, ParameterError
 from mrfrec.fitted import files
@@ -36,7 +42,7 @@ from mrfrec.fitted.scorers import Ties
 from mrfrec.fitted.state import FittedState, Learned
 from mrfrec.models import updating
 from mrfrec.models.climbing import Axis, Route
-from mrfrec.models.parameters import Parameterized
+from mrfrec.models.parameters import Parameterized, call_of, runtime_of
 
 if TYPE_CHECKING:
     from mrfrec.core.plan import Plan
@@ -44,7 +50,7 @@ if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
     from mrfrec.io.artifact import Stored, StoredArrays
 
-__all__ = ["Answer", "FitContext", "Recommender"]
+__all__ = ["Answer", "FitContext", "Recommender", "restored"]
 
 
 @dataclass(frozen=True)
@@ -79,56 +85,42 @@ class Recommender(Parameterized, ABC):
     several threads may ask a model, and each answer is of one fit, also while another thread fits it.
     """
 
-    # The values that `tune` tries, the last parameter varying fastest.
-    tuning_grid: ClassVar[Mapping[str, Axis]] = {}
-    scales_scores: ClassVar[bool] = False  # whether a score may be multiplied, as `novelty` does
-    explains: ClassVar[bool] = True  # whether a score is a sum over the items of a history
-    uses_features: ClassVar[bool] = False  # whether it learns from features of items
-    extra: ClassVar[str | None] = None  # optional dependency group that fitting needs
     _fitted: FittedState | None = None
     _seals: Mapping[Path, str] = MappingProxyType({})  # of the files it was loaded from or saved to
     _frames: str | None = None
 
-    # ── what a subclass implements ────────────────────────────────────────────────────────────────
+    # ── what a subclass implements: the first two, and of the others what differs from the defaults ───
+
+    # The values that `tune` tries, the last parameter varying fastest.
+    tuning_grid: ClassVar[Mapping[str, Axis]] = {}
+    uses_features: ClassVar[bool] = False  # whether it learns from features of items
+    extra: ClassVar[str | None] = None  # optional dependency group that fitting needs
 
     @abstractmethod
-    def _fit(self, data: "Interactions", given: FitContext) -> Learned:
-        """Learn from a matrix; change nothing of the model."""
+    def _fit(self, data: "Interactions", context: FitContext) -> Learned:
+        """Return what a model with these parameters learns from the data; change nothing of the model."""
 
     @abstractmethod
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> Learned:
-        """Return what was learned from the arrays and facts that `Learned.stored` returned, for m items."""
-
-    def check_client(self, client: object) -> None:
-        """Refuse to fit on a cluster; a subclass that can overrides this."""
-        rule = f"None: {type(self).__name__} is fitted on this machine"
-        raise ParameterError("client", rule, client)
+        """Return what was learned, from a file with the arrays and facts of `Learned.stored`, for m items."""
 
     def tuning_route(self, data: "Interactions") -> Route:
-        """Return how `climb` finds the parameters: the last of the grid costs least."""
+        """Return the axes of a climb, the cheapest first: by default those of the grid, from its end."""
         return Route({name: self.tuning_grid[name] for name in reversed(list(self.tuning_grid))})
 
-    def tuning_start(self, data: "Interactions", given: FitContext) -> dict[str, Any]:
-        """Return parameters that a fit to this data would measure, where `climb` starts."""
+    def tuning_start(self, data: "Interactions", context: FitContext) -> dict[str, Any]:
+        """Return the parameters that a fit to this data would measure: the start of a `climb`."""
         return {}
 
     def planned_for(self, size: DataSize) -> "Plan | None":
         """Return what a fit to data of this size would do; None if there is nothing to decide."""
         return None
 
-    def check_ready(self) -> None:
-        """Raise if a library or device that fitting needs is missing."""
-        return
-
-    def warm_up(self) -> None:
-        """Compile or load what fitting needs, for example before timing a fit."""
-        return
-
-    def prepare_answers(self) -> None:
-        """Check all arrays and load the compiled code, to answer many questions of one user each."""
-        self.verify()
-        fitted = self.fitted_
-        self._exchange(fitted, replace(fitted, learned=fitted.learned.prepared()))
+    def check_ready(self, client: object = None) -> None:
+        """Raise if a fit lacks a library or a device, or cannot use the client of a cluster."""
+        if client is not None:
+            rule = f"None: {type(self).__name__} is fitted on this machine"
+            raise ParameterError("client", rule, client)
 
     # ── fitting and scoring ───────────────────────────────────────────────────────────────────────
 
@@ -178,7 +170,7 @@ class Recommender(Parameterized, ABC):
         if measured is not None and not isinstance(measured, Measured):
             raise ParameterError("measured", "the measured_ of a model, or None", measured)
         if client is not None:
-            self.check_client(client)
+            self.check_ready(client)
         interactions = as_interactions(data)
         if item_features is not None:
             interactions = self._with_features(interactions, item_features)
@@ -194,32 +186,16 @@ class Recommender(Parameterized, ABC):
         copied = 0 if isinstance(data, type(interactions)) else sum(
             array.nbytes for array in (matrix.data, matrix.indices, matrix.indptr)
         )  # fmt: skip
-        asked = None if validation is None else validation_rows(validation, size.items)
-        parameters, start = self.parameters, time.perf_counter()
+        shown_and_hidden = None if validation is None else validation_rows(validation, size.items)
+        parameters = self.parameters
+        start = time.perf_counter()
         with showing(progress) as report:
-            learned = self._fit(interactions, FitContext(copied, report, reuse, asked, client, measured))
+            context = FitContext(copied, report, reuse, shown_and_hidden, client, measured)
+            learned = self._fit(interactions, context)
         if not learned.timings:  # a model that counts no stages
             learned = replace(learned, timings={"total": time.perf_counter() - start})
-        self._fitted = self._fitted_to(interactions, learned, parameters)
+        self._fitted = FittedState.of_data(interactions, learned, type(self).__name__, parameters)
         return self
-
-    def _fitted_to(
-        self, data: "Interactions", learned: Learned, parameters: Mapping[str, Any]
-    ) -> FittedState:
-        """Return the state of this model with what was learned from data."""
-        size, origin, features = data.size, data.origin, learned.used_features(data.features)
-        return FittedState(
-            kind=type(self).__name__,
-            explains=self.explains,
-            scales_scores=self.scales_scores,
-            parameters=parameters,
-            learned=learned,
-            catalogue=Catalogue(data.items, data.titles, data.popularity, size.users, features),
-            size=size,
-            usual_value=1.0 if size.binary else float(np.abs(data.matrix.data).mean(dtype=np.float64)),
-            rules=rules_of_matrix(size.binary) if origin is None else origin.rules,
-            source=data,
-        )
 
     def _with_features(self, data: "Interactions", item_features: object) -> "Interactions":
         from mrfrec.io.features import read_item_features
@@ -234,7 +210,7 @@ class Recommender(Parameterized, ABC):
 
     def score(self, X_history: object) -> npt.NDArray[Any]:
         """Return the score of every item for each row of histories, users × items."""
-        fitted, runtime = self.fitted_, self.runtime
+        fitted, runtime = self.fitted_, runtime_of(self)
         histories, learned = matrix_rows(X_history, fitted.catalogue.items, "X_history"), fitted.learned
         needed = len(histories) * histories.width * learned.base_scores.itemsize
         plan = memory_budget(self.memory_limit)
@@ -261,7 +237,7 @@ class Recommender(Parameterized, ABC):
         if ties not in ("index", "popularity"):
             raise ParameterError("ties", '"index" or "popularity"', ties)
         hide = histories if check_flag("exclude_seen", exclude_seen) else None
-        items, scores, _ = selection.rank(fitted, self.runtime, histories, k, ties, hide)
+        items, scores, _ = selection.rank(fitted, runtime_of(self), histories, k, ties, hide)
         return items, scores
 
     # ── facts about a model ───────────────────────────────────────────────────────────────────────
@@ -269,14 +245,14 @@ class Recommender(Parameterized, ABC):
     def __repr__(self) -> str:
         fitted = self._fitted
         if fitted is None:
-            return self.call
+            return call_of(self)
         size = str(fitted.size).rpartition(", ")[0]
         plan = fitted.learned.plan
         form = "" if plan is None else f", {plan.kind}"
         changed = "" if self.parameters == fitted.parameters else ", before parameters were changed"
         values = {} if fitted.learned.measured is None else fitted.learned.measured.values
         measured = "".join(f", {name}={value:.3g}" for name, value in values.items())
-        return f"{self.call} fitted on {size}{form}{measured}{changed}"
+        return f"{call_of(self)} fitted on {size}{form}{measured}{changed}"
 
     @property
     def fitted_(self) -> FittedState:
@@ -317,6 +293,11 @@ class Recommender(Parameterized, ABC):
         return None if training is None else training.users
 
     @property
+    def explains(self) -> bool:
+        """Whether a score is a sum over the items of a history, so that `explain` can tell its parts."""
+        return self.fitted_.learned.explains
+
+    @property
     def has_histories(self) -> bool:
         """Whether the model has the training users' histories, which a file may leave out."""
         return self.fitted_.source is not None
@@ -325,11 +306,6 @@ class Recommender(Parameterized, ABC):
     def data_size_(self) -> DataSize:
         """Number of users, items and pairs of the training data, and whether it is binary."""
         return self.fitted_.size
-
-    @property
-    def usual_value_(self) -> float:
-        """The value of an item of a history that is given without one: 1, or the mean size of the values."""
-        return self.fitted_.usual_value
 
     @property
     def fingerprint_(self) -> str:
@@ -362,11 +338,6 @@ class Recommender(Parameterized, ABC):
         return dict(self.fitted_.parameters)
 
     @property
-    def used_parameters(self) -> dict[str, Any]:
-        """The parameters of the last fit, with the numbers that "auto" has stood for."""
-        return self.fitted_.used_parameters
-
-    @property
     def measured_(self) -> Measured | None:
         """The values that the fit has measured; None if it measured nothing."""
         return self.fitted_.learned.measured
@@ -382,15 +353,11 @@ class Recommender(Parameterized, ABC):
         return self.fitted_.learned.memory_plan
 
     @property
-    def score_type(self) -> str:
-        """The dtype of scores, from the last fit."""
-        return self.fitted_.score_type
-
-    @property
     def frames(self) -> str | None:
         """Data frame library of all tables: "polars", "pandas" or "pyarrow"; it may be set, and is not saved.
 
-        None, the default, is the library of the data frame that was asked with or fitted on, else polars.
+        None, the default, is the library of the data frame with the users or histories, else of the one that
+        was fitted on, else polars.
         """
         return self._frames
 
@@ -403,14 +370,14 @@ class Recommender(Parameterized, ABC):
         fitted: FittedState,
         batches: Iterable[Columns],
         names: Iterable[str],
-        asked_with: str | None = None,
+        library: str | None = None,
         **types: str,
     ) -> Any:
-        """Return batches of columns as a data frame, to a question from a data frame library or none."""
+        """Return batches of columns as a data frame, by default of the given library; see `frames`."""
         from mrfrec.io.frames import frame
 
-        library = self._frames or asked_with or fitted.library
-        return frame(batches, names, {**fitted.column_types, **types}, library)
+        chosen = self._frames or library or fitted.library
+        return frame(batches, names, {**fitted.column_types, **types}, chosen)
 
     # ── answers ───────────────────────────────────────────────────────────────────────────────────
 
@@ -466,7 +433,7 @@ class Recommender(Parameterized, ABC):
         fitted, question = self.fitted_, Question(k, exclude_seen, allow, exclude, novelty, explain)
         people = people_of(fitted, users, history)
         with showing(progress) as report:
-            batches = recommending.recommend(fitted, self.runtime, people, question, progress=report)
+            batches = recommending.recommend(fitted, runtime_of(self), people, question, progress=report)
             columns, names, types = recommending.as_table(fitted, people, question, batches)
             return self._frame(fitted, columns, names, people.library, **types)
 
@@ -475,9 +442,9 @@ class Recommender(Parameterized, ABC):
         unknown: list[UnknownIds] = []
         fitted, question = self.fitted_, Question(**options)
         people = people_of(fitted, users, history)
-        batches = recommending.recommend(fitted, self.runtime, people, question, unknown=unknown)
-        columns = map(fitted.catalogue.recommendation_columns, batches)
-        rows = [row for batch in columns for row in rows_of(batch)]
+        batches = recommending.recommend(fitted, runtime_of(self), people, question, unknown=unknown)
+        tables = (recommendation_columns(fitted.catalogue, batch) for batch in batches)
+        rows = [row for table in tables for row in rows_of(table)]
         return Answer(rows, {each.parameter: each.ids for each in unknown})
 
     def recommend_to(
@@ -511,10 +478,10 @@ class Recommender(Parameterized, ABC):
         fitted = self.fitted_
         with showing(progress) as report:
             if client is None:
-                asked = {"history": history, "progress": report, **options}
                 with publishing.staged_recommendations(
-                    fitted, self.runtime, path, users, target=target, **asked
-                ) as rows:
+                    fitted, runtime_of(self), path, users, history=history, target=target, progress=report,
+                    **options,
+                ) as rows:  # fmt: skip
                     return rows
             from mrfrec.answers.cluster_parts import recommend_in_parts
 
@@ -566,8 +533,8 @@ class Recommender(Parameterized, ABC):
         has a further column `both`: the features that the items have in common, where they carry the weight.
         """
         fitted = self.fitted_
-        found, base = explaining.explanation(fitted, item, user=user, history=history, novelty=novelty)
-        columns = fitted.catalogue.reason_columns(fitted.catalogue.position(item), found, base)
+        parts, base = explaining.explanation(fitted, item, user=user, history=history, novelty=novelty)
+        columns = reason_columns(fitted.catalogue, fitted.catalogue.position(item), parts, base)
         return self._frame(fitted, [columns], columns)
 
     def search(self, text: str, k: int = 10) -> Any:
@@ -578,8 +545,8 @@ class Recommender(Parameterized, ABC):
         if not isinstance(text, str):
             raise ParameterError("text", "a string", text)
         fitted = self.fitted_
-        found = fitted.catalogue.search_columns(text, check_count("k", k))
-        return self._frame(fitted, [found], SEARCH_COLUMNS)
+        columns = search_columns(fitted.catalogue, text, check_count("k", k))
+        return self._frame(fitted, [columns], SEARCH_COLUMNS)
 
     # ── files, and more or fewer events ───────────────────────────────────────────────────────────
 
@@ -616,30 +583,22 @@ class Recommender(Parameterized, ABC):
         seals = None if check_flag("replace_changed", replace_changed) or not known else known
         seal = files.save(fitted, path, include_histories, notes, mode, seals)
         self._seals = {**self._seals, **dict.fromkeys(names, seal)}
-        self._exchange(fitted, replace(fitted, file_hash=seal))
-
-    @classmethod
-    def restored(cls, facts: Mapping[str, Any], arrays: "StoredArrays") -> Self:
-        """Return the model of a file; raise a KeyError, TypeError or ValueError for parts that do not fit."""
-        known = cls.defaults().keys() - {*cls.machine_parameters}
-        if wrong := [name for name in facts["parameters"] if name not in known]:
-            raise KeyError(*wrong)
-        model = cls(**facts["parameters"])
-        model._fitted = files.read_fitted(
-            facts, arrays, model._restore, kind=cls.__name__, explains=cls.explains,
-            scales_scores=cls.scales_scores, parameters=model.parameters,
-        )  # fmt: skip
-        model._seals = dict.fromkeys(files.names_of(arrays.path), arrays.seal)
-        return model
+        self._replace_state(fitted, replace(fitted, file_hash=seal))
 
     def verify(self) -> None:
         """Check all arrays of a loaded model now; a damaged one raises a `ModelFileError`."""
         fitted = self.fitted_
         files.verify(fitted)
-        self._exchange(fitted, replace(fitted, learned=fitted.learned.verified()))
+        self._replace_state(fitted, replace(fitted, learned=fitted.learned.verified()))
 
-    def _exchange(self, old: FittedState, new: FittedState) -> None:
-        """Keep the same state in another form, unless another thread has replaced it meanwhile."""
+    def prepare_answers(self) -> None:
+        """Check all arrays and load the compiled code, to answer many questions of one user each."""
+        self.verify()
+        fitted = self.fitted_
+        self._replace_state(fitted, replace(fitted, learned=fitted.learned.prepared()))
+
+    def _replace_state(self, old: FittedState, new: FittedState) -> None:
+        """Replace the state, unless another thread has done so meanwhile."""
         if self._fitted is old:
             self._fitted = new
 
@@ -706,8 +665,19 @@ class Recommender(Parameterized, ABC):
             As in `fit`.
         """
         fitted = self.fitted_
-        data = updating.without_people(fitted, users)
+        data = updating.data_without_users(fitted, users)
         if data is None:
             return self
         data = updating.of_batches(data, fitted.batches)
         return self.fit(data, progress=progress, measured=fitted.learned.measured)
+
+
+def restored(kind: type[Recommender], facts: Mapping[str, Any], arrays: "StoredArrays") -> Recommender:
+    """Return the model of a file; raise a KeyError, TypeError or ValueError for parts that do not fit."""
+    known = kind.defaults().keys() - {*kind.machine_parameters}
+    if wrong := [name for name in facts["parameters"] if name not in known]:
+        raise KeyError(*wrong)
+    model = kind(**facts["parameters"])
+    model._fitted = files.read_fitted(facts, arrays, model._restore, kind.__name__, model.parameters)
+    model._seals = dict.fromkeys(files.names_of(arrays.path), arrays.seal)
+    return model

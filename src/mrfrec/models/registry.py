@@ -1,7 +1,7 @@
 """All models by name: find a class, build a model from parameters, load one from a file.
 
 To add a model to the package, write its module and add one line to `MODELS`. The class itself says what
-tuning varies, whether it explains, and which extra it needs. Models outside the package use `register`.
+tuning varies and which extra it needs. Models outside the package use `register`.
 """
 
 import inspect
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from mrfrec.checks import check_frames
 from mrfrec.errors import ModelFileError, ParameterError
 from mrfrec.io.artifact import open_file
-from mrfrec.models.recommender import Recommender
+from mrfrec.models.recommender import Recommender, restored
 
 MODELS = {
     "MRF": "mrfrec.models.mrf.model",
@@ -46,16 +46,22 @@ def register(model: Model) -> Model:
     """
     if not (inspect.isclass(model) and issubclass(model, Recommender)) or inspect.isabstract(model):
         raise ParameterError("model", "a class derived from Recommender, without abstract methods", model)
-    name, place = model.__name__, (model.__module__, model.__qualname__)
-    same, old = kind_named(name), _registered.get(name)
+    name = model.__name__
+    taken, old = kind_named(name), _registered.get(name)
     # A notebook cell that is run again defines the class anew: the latest counts.
-    if same is not None and (old is None or (old.__module__, old.__qualname__) != place):
+    is_same = old is not None and _home(old) == _home(model)
+    if taken is not None and not is_same:
         raise ParameterError(
-            "model", "a class whose name no other model has", name, f"Rename it: {same} is taken."
+            "model", "a class whose name no other model has", name, f"Rename it: {taken} is taken."
         )
     model.defaults()  # refuses constructors whose parameters cannot be named
     _registered[name] = model
     return model
+
+
+def _home(model: type) -> tuple[str, str]:
+    """Return where a class is defined."""
+    return model.__module__, model.__qualname__
 
 
 def kind_named(name: str) -> str | None:
@@ -80,7 +86,7 @@ def _simplified(name: str) -> str:
 
 
 def model_class(kind: str) -> type[Recommender]:
-    """Return the class of a kind of model."""
+    """Return the class of a kind of model, or raise an error that suggests a name."""
     name = kind_named(kind) if isinstance(kind, str) else None
     if name is None:
         near = nearest_kind(kind) if isinstance(kind, str) else None
@@ -105,13 +111,13 @@ def build(kind: str, parameters: Mapping[str, Any], machine: Mapping[str, Any] |
             rule = f"among {', '.join(known)} ({model.__name__})" if known else f"none for {model.__name__}"
             near = get_close_matches(str(name), known, 1)
             raise ParameterError("parameters", rule, name, f"Did you mean {near[0]}?" if near else "")
-    given = {name: value for name, value in (machine or {}).items() if name in known and value is not None}
-    given = {**parameters, **given}
-    missing = [name for name, x in known.items() if x is inspect.Parameter.empty and name not in given]
+    of_machine = {name: x for name, x in (machine or {}).items() if name in known and x is not None}
+    arguments = {**parameters, **of_machine}
+    missing = [name for name, x in known.items() if x is inspect.Parameter.empty and name not in arguments]
     if missing:
         rule = f"all that {model.__name__} requires: {', '.join(missing)}"
         raise ParameterError("parameters", rule, dict(parameters))
-    return model(**given)
+    return model(**arguments)
 
 
 def load(path: str | PathLike[str], *, frames: str | None = None) -> Recommender:
@@ -129,7 +135,7 @@ def load(path: str | PathLike[str], *, frames: str | None = None) -> Recommender
                 "it is a class of your own, import it and call mrfrec.register with it first; otherwise "
                 "upgrade mrfrec."
             )
-        model = model_class(kind).restored(facts, arrays)
+        model = restored(model_class(kind), facts, arrays)
         model.frames = frames
         return model
     except ModelFileError:

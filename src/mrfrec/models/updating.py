@@ -26,9 +26,9 @@ def with_batch(
     progress: "Progress | None",
     reading: Mapping[str, Any],
 ) -> "tuple[Interactions, tuple[str, ...]]":
-    """Return the training data with a batch of events, and the names of all its batches.
+    """Return the training data with a batch of events added, and the names of all its batches.
 
-    `reading` holds parameters of `read_interactions` that the training data has no rule for.
+    `reading` holds parameters of `read_interactions` that are no rules of the training data, such as columns.
     """
     from mrfrec.data.interactions import Interactions
     from mrfrec.data.merging import add
@@ -58,21 +58,22 @@ def with_batch(
     return data, (*known, name)
 
 
-def without_people(fitted: FittedState, users: object) -> "Interactions | None":
+def data_without_users(fitted: FittedState, users: object) -> "Interactions | None":
     """Return the training data without some users; None if none of them is in it."""
     from mrfrec.data.merging import origin_of_data, without_users
 
     data = fitted.data_for("forget")
     origin_of_data(data).check_can_shrink()
-    wanted: Any = [users] if isinstance(users, str | float | int | np.number) else users
-    places = data.users.find(as_list(wanted, "user", "users"), "user")
-    if (places < 0).any():
-        warn(f"{int((places < 0).sum()):,} of {len(places):,} users are not in the training data")
-    return without_users(data, places[places >= 0]) if (places >= 0).any() else None
+    ids: Any = [users] if isinstance(users, str | float | int | np.number) else users
+    places = data.users.find(as_list(ids, "user", "users"), "user")
+    known = places[places >= 0]
+    if len(known) < len(places):
+        warn(f"{len(places) - len(known):,} of {len(places):,} users are not in the training data")
+    return without_users(data, known) if len(known) else None
 
 
 def of_batches(data: "Interactions", batches: tuple[str, ...]) -> "Interactions":
-    """Note the names of its batches in data that nobody else has."""
+    """Return the data with the names of its batches, which it is given in place."""
     from mrfrec.data.merging import origin_of_data
 
     data.origin = replace(origin_of_data(data), batches=batches)
@@ -80,7 +81,7 @@ def of_batches(data: "Interactions", batches: tuple[str, ...]) -> "Interactions"
 
 
 def read_more(fitted: FittedState, source: object, **options: Any) -> "Interactions":
-    """Read more events by the rules of the training data; `options` are others of `read_interactions`."""
+    """Read more events by the rules of the training data; `options` are the rest of `read_interactions`."""
     from mrfrec.io.tables import read_interactions
 
     for name in RULES:
@@ -94,9 +95,9 @@ def _check_window(before: Origin | None, after: Origin | None) -> None:
     """Warn if a later time has taken all earlier pairs out of the window."""
     if before is None or after is None or before.times is None or after.times is None:
         return
-    was, now = (np.datetime64(int(times.max()), "us") for times in (before.times, after.times))
-    if now - was > np.timedelta64(before.window, "us"):
+    old, new = (np.datetime64(int(times.max()), "us") for times in (before.times, after.times))
+    if new - old > np.timedelta64(before.window, "us"):
         warn(
-            f"the latest time is now {now}, before it was {was}: none of the earlier events is left in the "
+            f"the latest time is now {new}, before it was {old}: none of the earlier events is left in the "
             "window. If that time is wrong, correct the new events and update the earlier model again."
         )

@@ -1,12 +1,14 @@
-"""Compare new data and a new model with those that are published: faults that the guard refuses, samples."""
+"""Compare new data and a new model with those published before: bounds, the faults beyond them, samples."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from mrfrec.data.catalogue import name_with_id, rows_of, shortened
+from mrfrec.answers.columns import rows_of
+from mrfrec.data.catalogue import name_with_id, shortened
 from mrfrec.data.heldout import hashed
 from mrfrec.data.ids import Ids
 from mrfrec.data.interactions import Interactions
@@ -16,8 +18,11 @@ from mrfrec.models.recommender import Recommender
 from mrfrec.nightly.job import Guard
 
 SIZES = ("users", "items", "pairs")
-_ASKED, _FIRST = 1_000, 10  # users, and recommendations of each, that are compared
-_SHOWN, _LONGEST = 5, 80  # items of a history, and recommended items; characters of a title
+_ROUNDING = 1e-9  # relative error of a share such as 0.3 of 10 users
+_COMPARED_USERS = 1_000  # with the model before
+_COMPARED_ITEMS = 10  # recommendations of each of them
+_SHOWN_ITEMS = 5  # of the history and the recommendations of a sample
+_LONGEST_TITLE = 80  # characters
 
 
 def drift(before: Recommender, data: Interactions) -> dict[str, Any]:
@@ -28,87 +33,122 @@ def drift(before: Recommender, data: Interactions) -> dict[str, Any]:
     """
     q = data.popularity / max(data.popularity.sum(), 1)
     p = before.popularity_ / max(before.popularity_.sum(), 1)
-    places = {str(item): place for place, item in enumerate(data.items)}  # 7 and "7" are the same
-    place = np.array([places.get(str(item), -1) for item in before.items_])
-    both = place >= 0
-    moved = round(float(1 - np.minimum(p[both], q[place[both]]).sum()), 6)
-    kept = int(both.sum())
+    place_of = {str(item): place for place, item in enumerate(data.items)}  # 7 and "7" are the same
+    place = np.array([place_of.get(str(item), -1) for item in before.items_])
+    is_kept = place >= 0
+    moved = round(float(1 - np.minimum(p[is_kept], q[place[is_kept]]).sum()), 6)
+    kept = int(is_kept.sum())
     return {"drift": moved, "new_items": data.n_items - kept, "gone_items": len(place) - kept}
 
 
-def limits(
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """The least and the largest value of one number of a run that the guard lets pass."""
+
+    number: str  # its name in the record of the run, such as "users"
+    least: float = -math.inf
+    most: float = math.inf
+    before: float = 1.0  # value of earlier runs that it is compared with
+    fault: str  # the message for other values, with places for {value} and its relative {change}
+
+    def is_broken_by(self, value: float) -> bool:
+        """Return whether a value is beyond the bound by more than rounding errors."""
+        return value < self.least * (1 - _ROUNDING) or value > self.most * (1 + _ROUNDING)
+
+
+def bounds_of(
     guard: Guard, recent: Sequence[Mapping[str, Any]], before: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Return the least and the largest value that `data_faults` and `metric_faults` allow; None: no limit."""
-    found: dict[str, list[float | None]] = {}
-    for name in SIZES if recent else ():
-        counts = [run[name] for run in recent]
-        most = max(counts) * (1 + guard.max_growth)
-        found[name] = [min(counts) * (1 - guard.max_shrink), most if math.isfinite(most) else None]
-    last = before["value"] if before is not None and before.get("metric") == guard.metric else 0
-    return {**found, "value": [max(guard.min_metric, last * (1 - guard.max_drop)) or None, None]}
+) -> list[Bound]:
+    """Return the bounds for a new run, compared with runs published recently and with the last of them.
 
-
-def data_faults(
-    guard: Guard, recent: Sequence[Mapping[str, Any]], size: Mapping[str, int], moved: float | None
-) -> list[str]:
-    """Return the faults of new data, compared with the runs published recently.
-
-    Smaller data is compared with the smallest of these runs, larger data with the largest. So the night after
-    an odd one that was published is not refused for being as usual.
+    Smaller data is compared with the smallest of the recent runs, larger data with the largest. So the night
+    after an odd one that was published is not refused for being as usual.
     """
-    faults = []
+    bounds = []
     for name in SIZES if recent else ():
-        least, most = min(run[name] for run in recent), max(run[name] for run in recent)
-        count = f"{size[name]:,} {name} are"
-        faults += _over(guard, "max_shrink", 1 - size[name] / least, f"{count} {{}} fewer than {least:,}")
-        faults += _over(guard, "max_growth", size[name] / most - 1, f"{count} {{}} more than {most:,}")
-    return faults + _over(guard, "max_drift", moved or 0, "{} of the interactions have moved to other items")
-
-
-def metric_faults(guard: Guard, before: Mapping[str, Any] | None, found: Mean) -> list[str]:
-    """Return the faults of the metric, compared with the published run."""
-    faults = []
+        fewest, most = min(run[name] for run in recent), max(run[name] for run in recent)
+        bounds += [
+            Bound(
+                number=name,
+                least=fewest * (1 - guard.max_shrink),
+                before=fewest,
+                fault=f"{{value:,}} {name} are {{change:.1%}} fewer than {fewest:,} "
+                f"(max_shrink = {guard.max_shrink:g})",
+            ),
+            Bound(
+                number=name,
+                most=most * (1 + guard.max_growth),
+                before=most,
+                fault=f"{{value:,}} {name} are {{change:.1%}} more than {most:,} "
+                f"(max_growth = {guard.max_growth:g})",
+            ),
+        ]
+    moved = f"{{value:.1%}} of the interactions have moved to other items (max_drift = {guard.max_drift:g})"
+    bounds.append(Bound(number="drift", most=guard.max_drift, fault=moved))
     if before is not None and before.get("metric") == guard.metric and before["value"] > 0:
-        drop, text = 1 - found.mean / before["value"], f"{guard.metric} {found} is {{}} below"
-        faults = _over(guard, "max_drop", drop, f"{text} {before['value']:.4f}")
-    if found.mean < guard.min_metric:
-        faults.append(f"{guard.metric} {found} is below min_metric = {guard.min_metric:g}")
-    return faults
+        bounds.append(
+            Bound(
+                number="value",
+                least=before["value"] * (1 - guard.max_drop),
+                before=before["value"],
+                fault=f"{guard.metric} {{value}} is {{change:.1%}} below {before['value']:.4f} "
+                f"(max_drop = {guard.max_drop:g})",
+            )
+        )
+    if guard.min_metric:
+        too_low = f"{guard.metric} {{value}} is below min_metric = {guard.min_metric:g}"
+        bounds.append(Bound(number="value", least=guard.min_metric, fault=too_low))
+    return bounds
 
 
-def _over(guard: Guard, name: str, share: float, text: str) -> list[str]:
-    """Return the fault, if a share is above the limit of this name."""
-    limit = getattr(guard, name)
-    return [f"{text.format(f'{share:.1%}')} ({name} = {limit:g})"] if share > limit else []
+def limits(bounds: Iterable[Bound]) -> dict[str, list[float | None]]:
+    """Return the least and the largest value of each number, for the record of the run; None: no limit."""
+    tightest: dict[str, tuple[float, float]] = {}
+    for bound in bounds:
+        least, most = tightest.get(bound.number, (-math.inf, math.inf))
+        tightest[bound.number] = max(least, bound.least), min(most, bound.most)
+    return {name: [x if math.isfinite(x) else None for x in pair] for name, pair in tightest.items()}
+
+
+def faults(bounds: Iterable[Bound], numbers: Mapping[str, float | Mean | None]) -> list[str]:
+    """Return the message of each bound that a number of a new run breaks; None is a number not known."""
+    messages = []
+    for bound in bounds:
+        value = numbers.get(bound.number)
+        x = value.mean if isinstance(value, Mean) else value
+        if x is not None and bound.is_broken_by(x):
+            messages.append(bound.fault.format(value=value, change=abs(x / bound.before - 1)))
+    return messages
 
 
 def samples_of(
     model: Recommender, data: Interactions, users: Ids, count: int, before: Recommender | None, **options: Any
 ) -> dict[str, Any]:
-    """Return samples for a number of these users, without their ids, and the share of unchanged answers.
+    """Return samples of the recommendations to some users, and the share that the model before has, too.
 
-    Up to 1,000 users are asked about, those with the lowest hashes: the same every night. The share is None
-    without a model before, and if that cannot answer about the histories of now.
+    The samples are of `count` of the users and leave out their ids. The share is of the first 10
+    recommendations to at most 1,000 users, those with the lowest hashes: the same every night. It is None
+    without a model before, or with one that cannot answer about these histories.
     """
-    chosen = np.argsort(hashed(users, np.arange(len(users))), kind="stable")[:_ASKED]
-    asked = data.matrix[data.users.find(users.take(chosen), "user")]
-    histories = Interactions(asked, items=data.items, copy=False)
-    rows = model.answer(history=histories, k=_FIRST, **options).rows
+    chosen = np.argsort(hashed(users, np.arange(len(users))), kind="stable")[:_COMPARED_USERS]
+    matrix = data.matrix[data.users.find(users.take(chosen), "user")]
+    histories = Interactions(matrix, items=data.items, copy=False)
+    rows = model.answer(history=histories, k=_COMPARED_ITEMS, **options).rows
     samples = []
     for user in range(min(count, len(chosen))):
-        had = asked[[user]].indices
-        popular = had[np.argsort(-data.popularity[had], kind="stable")[:_SHOWN]]
-        best = [row for row in rows if row["user"] == user][:_SHOWN]
+        items = matrix[[user]].indices
+        popular = items[np.argsort(-data.popularity[items], kind="stable")[:_SHOWN_ITEMS]]
+        best = [row for row in rows if row["user"] == user][:_SHOWN_ITEMS]
         history = _names(rows_of(model.catalogue.columns(popular)))
-        samples.append({"items": len(had), "history": history, "recommended": _names(best)})
+        samples.append({"items": len(items), "history": history, "recommended": _names(best)})
     try:
-        last = [] if before is None else before.answer(history=histories, k=_FIRST, **options).rows
+        answer = None if before is None else before.answer(history=histories, k=_COMPARED_ITEMS, **options)
     except MrfrecError:  # its ids are of another type, or it does not know an option
-        last = []
-    now, then = ({(row["user"], row["item"]) for row in some} for some in (rows, last))
+        answer = None
+    now = {(row["user"], row["item"]) for row in rows}
+    then = {(row["user"], row["item"]) for row in answer.rows} if answer is not None else set()
     return {"samples": samples, "unchanged": len(now & then) / len(now) if now and then else None}
 
 
 def _names(rows: Iterable[dict[str, Any]]) -> list[str]:
-    return [name_with_id(row["item"], shortened(row["title"] or "", _LONGEST)) for row in rows]
+    return [name_with_id(row["item"], shortened(row["title"] or "", _LONGEST_TITLE)) for row in rows]

@@ -21,8 +21,10 @@ class RunHistory:
 
     def __init__(self, job: Job) -> None:
         """Read the report of a job; it is empty before the first run."""
-        self.path, self._title = Path(f"{job.report}.json"), job.path.stem
-        self._samples, self._mode = job.publish.samples, job.publish.permissions or 0o600
+        self.path = Path(f"{job.report}.json")
+        self._title = job.path.stem
+        self._samples = job.publish.samples
+        self._mode = job.publish.permissions or 0o600
         self.runs: list[dict[str, Any]] = []
         if self.path.exists():
             try:
@@ -48,7 +50,7 @@ class RunHistory:
 
     @property
     def nights_since_measuring(self) -> int:
-        """How many runs were published since one that has measured the parameters, that one included."""
+        """The number of runs published since one that measured the parameters, that one included."""
         published = [run for run in self.runs if run["status"] == "published"]
         nights = (night for night, run in enumerate(reversed(published), 1) if run.get("measured"))
         return next(nights, len(published))
@@ -66,14 +68,15 @@ class RunHistory:
         self.write()
 
     def settle(self, run: str | None) -> None:
-        """Call a run published that was killed after its model had taken the place of the last one."""
+        """Note that a run was published, if it was killed only after its model had replaced the last one."""
         for past in self.runs:
             if past["status"] == "killed" and past["started"] == run and "rows" in past:
                 past["status"] = "published"
 
     def write(self) -> None:
         """Write the report and its page. The last published run always stays."""
-        last, latest = self.last_published, self.runs[-_KEPT:]
+        last = self.last_published
+        latest = self.runs[-_KEPT:]
         self.runs = latest if last is None or last in latest else [last, *latest]
         sampled = [run for run in self.runs if "samples" in run]
         for run in sampled[:-1] if self._samples else sampled:  # what people had is not kept for long

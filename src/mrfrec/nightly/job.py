@@ -16,8 +16,8 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 from pydantic import model_validator as check_section
 
+from mrfrec.answers.columns import RECOMMENDATION_COLUMNS, SIMILAR_COLUMNS
 from mrfrec.answers.question import Question
-from mrfrec.data.catalogue import RECOMMENDATION_COLUMNS, SIMILAR_COLUMNS
 from mrfrec.data.provenance import Origin
 from mrfrec.errors import DataError, MrfrecError, ParameterError
 from mrfrec.evaluation.metrics import parse
@@ -48,14 +48,14 @@ def _place(name: object, info: ValidationInfo) -> str:
     return str(Path(escape(str(folder.resolve())) if is_pattern else folder) / path)
 
 
-def _mode(given: object) -> object:
-    if not isinstance(given, str) or re.fullmatch("0?[67][0-7][0-7]", given) is None:
-        raise ParameterError("", 'a mode in quotes such as "0640", from "0600" to "0777"', given)
-    return given
+def _mode(mode: object) -> object:
+    if not isinstance(mode, str) or re.fullmatch("0?[67][0-7][0-7]", mode) is None:
+        raise ParameterError("", 'a mode in quotes such as "0640", from "0600" to "0777"', mode)
+    return mode
 
 
 Place = Annotated[str, BeforeValidator(_place)]
-Places = Annotated[list[Place], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
+Places = Annotated[list[Place], BeforeValidator(lambda names: [names] if isinstance(names, str) else names)]
 File = Annotated[Path, BeforeValidator(lambda name, info: Path(_place(name, info)))]
 Mode = Annotated[str, BeforeValidator(_mode)]
 MetricName = Annotated[str, BeforeValidator(lambda name: str(parse(name)))]
@@ -75,12 +75,12 @@ class JobSection(BaseModel):
 
     @check_section(mode="before")
     @classmethod
-    def _check_keys(cls, given: Any) -> Any:
+    def _check_keys(cls, content: Any) -> Any:
         known = sorted(cls.model_fields.keys() | cls.further_keys)
-        for name in given if isinstance(given, dict) else ():
+        for name in content if isinstance(content, dict) else ():
             if name not in known:
                 raise ParameterError(name, f"one of the keys {', '.join(known)}", name)
-        return given
+        return content
 
 
 class SourceRules(JobSection):
@@ -112,7 +112,7 @@ class SourceRules(JobSection):
         options = check_reading(self.reading)
         if self.mode == "update":
             # A moving window needs the times of the pairs, which binary data has.
-            times = None if options.weighs else np.empty(0, np.int64)
+            times = None if options.rows_have_weights else np.empty(0, np.int64)
             limits = {name: limit for name, limit in options.limits().items() if limit}
             Origin({**options.rules(), **limits}, times=times).check_can_grow()
         return self
@@ -236,8 +236,8 @@ class Job(JobSection):
         source = content.get("source")
         if isinstance(source, dict) and source.get("mode") == "update":
             for section, name, default in (("guard", "max_growth", math.inf), ("publish", "histories", True)):
-                if isinstance(given := content.get(section, {}), dict):
-                    content = {**content, section: {name: default, **given}}
+                if isinstance(keys := content.get(section, {}), dict):
+                    content = {**content, section: {name: default, **keys}}
         return content
 
     @check_section(mode="after")
@@ -274,8 +274,8 @@ class Job(JobSection):
     @property
     def sinks(self) -> dict[str, Sink]:
         """The tables to publish, by their content."""
-        found = {"recommendations": self.publish.recommendations, "similar items": self.publish.similar}
-        return {what: sink for what, sink in found.items() if sink is not None}
+        sinks = {"recommendations": self.publish.recommendations, "similar items": self.publish.similar}
+        return {what: sink for what, sink in sinks.items() if sink is not None}
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────
@@ -287,10 +287,11 @@ def read_job(path: "str | PathLike[str]", day: str | None = None) -> Job:
     Relative paths start from the folder of the file. {date} is replaced by `day` (today, UTC), {yesterday} by
     the day before.
     """
-    file, dates = expanded(path), _dates(day)
+    file = expanded(path)
+    dates = _dates(day)
     try:
         text = file.read_text(encoding="utf-8")
-        content = tomllib.loads(re.sub(r"\{date\}|\{yesterday\}", lambda found: dates[found[0]], text))
+        content = tomllib.loads(re.sub(r"\{date\}|\{yesterday\}", lambda place: dates[place[0]], text))
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:  # also an integer of more digits than Python reads
@@ -305,16 +306,17 @@ def read_job(path: "str | PathLike[str]", day: str | None = None) -> Job:
 
 def _refusal(file: Path, error: ValidationError) -> MrfrecError:
     """Turn the first error of pydantic into one of ours, which names the key, the rule and the value."""
-    found = error.errors(include_url=False)[0]
-    name, value = ".".join(map(str, found["loc"])), found["input"]
-    reason = found.get("ctx", {}).get("error")
+    first = error.errors(include_url=False)[0]
+    name = ".".join(map(str, first["loc"]))
+    value = first["input"]
+    reason = first.get("ctx", {}).get("error")
     if isinstance(reason, ParameterError):  # of one of the checks above: of a key, or of a whole section
         parts = [name, reason.name] if isinstance(value, dict) else [name]
         return reason.named(f"{file}: {'.'.join(filter(None, parts))}", _shown(reason.value))
     if isinstance(reason, MrfrecError):
         return reason
-    rule = "Input should be a table" if found["type"] in ("model_type", "dict_type") else found["msg"]
-    got = "" if found["type"] == "missing" else f"; got {_shown(value)!r}"
+    rule = "Input should be a table" if first["type"] in ("model_type", "dict_type") else first["msg"]
+    got = "" if first["type"] == "missing" else f"; got {_shown(value)!r}"
     return DataError(f"{file}: {name}: {rule}{got}.")
 
 

@@ -91,17 +91,21 @@ def _changes(runs: Sequence[Run]) -> str:
 def _plot(key: str, runs: Sequence[Run]) -> str:
     """Draw a number of each run over its date: points, a line through the good ones, and dashed limits."""
     name, form = _PLOTS[key]
-    found = [(_date(run).timestamp(), x, run) for run in runs if (x := _number(run, key)) is not None]
-    if not found:
+    points = [(_date(run).timestamp(), x, run) for run in runs if (x := _number(run, key)) is not None]
+    if not points:
         return ""
     if key == "value":  # there may have been another metric before
-        name = found[-1][2]["metric"]
-        found = [each for each in found if each[2]["metric"] == name]
-    limits = [[(at, run.get("limits", {}).get(key, (None, None))[i]) for at, _, run in found] for i in (0, 1)]
+        name = points[-1][2]["metric"]
+        points = [each for each in points if each[2]["metric"] == name]
+    limits = [
+        [(at, run.get("limits", {}).get(key, (None, None))[i]) for at, _, run in points] for i in (0, 1)
+    ]
     lines = [("limit", [(at, x) for at, x in line if x is not None]) for line in limits]
-    lines.append(("published", [(at, x) for at, x, run in found if _mark(run) == "good"]))
-    numbers = [x for _, x, _ in found] + [x for _, line in lines for _, x in line]
-    (first, *_), (last, now, _), low, high = found[0], found[-1], min(numbers), max(numbers)
+    lines.append(("published", [(at, x) for at, x, run in points if _mark(run) == "good"]))
+    numbers = [x for _, x, _ in points] + [x for _, line in lines for _, x in line]
+    low, high = min(numbers), max(numbers)
+    first, _, first_run = points[0]
+    last, now, last_run = points[-1]
 
     def place(at: float, x: float) -> tuple[float, float]:
         across = (at - first) / (last - first) if last > first else 0.5
@@ -110,13 +114,13 @@ def _plot(key: str, runs: Sequence[Run]) -> str:
 
     drawn = ""
     for kind, line in lines:
-        points = " ".join(f"{x},{y}" for x, y in (place(*each) for each in line))
-        drawn += f"<polyline class='{kind}' points='{points}'/>" if line else ""
-    for at, x, run in found:
+        corners = " ".join(f"{x},{y}" for x, y in (place(*each) for each in line))
+        drawn += f"<polyline class='{kind}' points='{corners}'/>" if line else ""
+    for at, x, run in points:
         across, down = place(at, x)
         told = f"<title>{_when(run)}: {x:{form}} ({escape(run['status'])})</title>"
         drawn += f"<circle class='{_mark(run)}' cx='{across}' cy='{down}' r='3.5'>{told}</circle>"
-    days = [_when(found[0][2])[:10], _when(found[-1][2])[:10]]
+    days = [_when(first_run)[:10], _when(last_run)[:10]]
     labels = [(_LEFT - 6, place(last, x)[1] + 4, "end", f"{x:{form}}") for x in sorted({low, high})]
     labels += [(_LEFT, _HEIGHT - 6, "start", days[0]), (_RIGHT, _HEIGHT - 6, "end", days[1])][: len({*days})]
     for across, down, end, text in labels:
@@ -146,14 +150,14 @@ def _samples(runs: Sequence[Run]) -> str:
     last = _last(runs, "samples")
     if last is None or not last["samples"]:
         return ""
-    found = ""
+    drawn = ""
     for number, sample in enumerate(last["samples"], 1):
         more = sample["items"] - len(sample["history"])
         had = escape(", ".join(sample["history"])) + (f", and {more:,} more" if more else "")
         best = _list("ol", sample["recommended"])
-        found += f"<div><h3>User {number}</h3><p class='dim'>has {had}</p>{best}</div>"
+        drawn += f"<div><h3>User {number}</h3><p class='dim'>has {had}</p>{best}</div>"
     head = f"The model of {_when(last)} ({escape(last['status'])}), asked about a few users:"
-    return f"<h2>What is recommended</h2>\n<p class='dim'>{head}</p>\n<div class='grid'>{found}</div>"
+    return f"<h2>What is recommended</h2>\n<p class='dim'>{head}</p>\n<div class='grid'>{drawn}</div>"
 
 
 def _runs(runs: Sequence[Run]) -> str:
@@ -171,7 +175,7 @@ def _runs(runs: Sequence[Run]) -> str:
 
 
 def _table(name: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table that scrolls sideways where it is too wide."""
+    """Return a table that scrolls sideways if it is too wide for the page."""
     columns = "".join(f"<th scope='col'>{each}</th>" for each in head)
     lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>\n" for row in rows)
     return (
@@ -181,8 +185,8 @@ def _table(name: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 
 
 def _list(kind: str, lines: Sequence[str]) -> str:
-    found = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return f"<{kind}>{found}</{kind[:2]}>" if found else ""
+    entries = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f"<{kind}>{entries}</{kind[:2]}>" if entries else ""
 
 
 def _number(run: Run, key: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Run a nightly job: read → guard the data → measure → guard the metric → fit → publish → report.
+"""Run a nightly job: read → guard the data → evaluate → guard the metric → fit → publish → report.
 
 New tables and files are prepared beside the published ones and take their places at the end, tables in one
 transaction, files by a rename. A run that is killed leaves the earlier version, and the next run begins anew.
@@ -25,7 +25,7 @@ from mrfrec.checks import check_flag, check_nonnegative
 from mrfrec.data.merging import add, origin_of_data
 from mrfrec.errors import DataError, EmptyTableError, ParameterError, RefusedError
 from mrfrec.evaluation.metrics import parse
-from mrfrec.evaluation.protocol import fit_and_measure
+from mrfrec.evaluation.protocol import fit_and_evaluate
 from mrfrec.evaluation.splits import by_hash
 from mrfrec.fitted.measured import Measured
 from mrfrec.io.artifact import check_unchanged
@@ -37,8 +37,9 @@ from mrfrec.io.locks import WAIT, holding, locked
 from mrfrec.io.queries import check_query, reads_table
 from mrfrec.io.staging import open_staging
 from mrfrec.io.tables import read_interactions
+from mrfrec.models.parameters import runtime_of
 from mrfrec.models.registry import load
-from mrfrec.nightly.guard import data_faults, drift, limits, metric_faults, samples_of
+from mrfrec.nightly.guard import Bound, bounds_of, drift, faults, limits, samples_of
 from mrfrec.nightly.history import RunHistory
 from mrfrec.nightly.job import Job, read_job
 
@@ -101,7 +102,7 @@ def steps(job: Job) -> list[str]:
     names = ", ".join(redacted(name) for name in source.data)
     lines = [f"read {names}" + (f" and add it to {publish.model}" if source.mode == "update" else "")]
     lines += [
-        f"fit {job.build()!r} without {guard.heldout:.0%} of the users, and measure {guard.metric} on these",
+        f"fit {job.build()!r} without {guard.heldout:.0%} of the users, and evaluate {guard.metric} on these",
         f"refuse to publish if the guard finds a fault: {guard!r}",
         f"fit to all users and write {publish.model}, and keep {publish.keep} earlier ones",
     ]
@@ -110,9 +111,9 @@ def steps(job: Job) -> list[str]:
 
 
 def check_tables(job: Job, users: str | None = None, items: str | None = None) -> None:
-    """Raise if the query fails, or if a table could not be published or is read by it. Nothing is changed.
+    """Raise if the query fails, or if a table cannot be published or is one that the query reads.
 
-    `users` and `items` are the kinds of their ids, once these are known.
+    `users` and `items` are the kinds of their ids, once these are known. Nothing is changed.
     """
     item = items or "unknown"
     kinds = {"user": users or "unknown", "item": item, "similar_to": item}
@@ -138,9 +139,13 @@ class _Night:
     def __init__(
         self, job: Job, report: RunHistory, accept: bool, wait: float, progress: "Progress | None"
     ) -> None:
-        self.job, self.report, self.accept, self.wait, self.progress = job, report, accept, wait, progress
-        self.before: dict[str, Any] | None = None  # the run to compare with
-        self.seal = ""  # of the model file that was read
+        self.job = job
+        self.report = report
+        self.accept = accept
+        self.wait = wait
+        self.progress = progress
+        self.bounds: list[Bound] = []  # of the guard; known once the data is read
+        self.file_hash = ""  # of the model file that was read
         self.record: dict[str, Any] = {
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "status": "started",
@@ -167,8 +172,8 @@ class _Night:
             self.record["seconds"]["total"] = round(time.perf_counter() - start, 3)
             self.record["peak_memory"] = _peak_memory()
             self.report.write()
-        seconds, peak = self.record["seconds"]["total"], self.record["peak_memory"]
-        _log.info("published in %.1f s with %.0f MB at most", seconds, peak / 1e6)
+        seconds = self.record["seconds"]["total"]
+        _log.info("published in %.1f s with %.0f MB at most", seconds, self.record["peak_memory"] / 1e6)
         return self.record
 
     def _work(self) -> None:
@@ -176,9 +181,8 @@ class _Night:
         check_tables(job)  # before anything takes time
         published = load(job.publish.model) if job.publish.model.exists() else None
         if published is not None:
-            self.seal = published.file_hash_
+            self.file_hash = published.file_hash_
             self.report.settle(published.notes_.get("started"))
-        self.before = self.report.last_published
         with self._stage("read"):
             data = self._data(published)
         check_tables(job, data.users.kind, data.items.kind)
@@ -186,14 +190,15 @@ class _Night:
         moved = {"drift": None} if published is None else drift(published, data)
         recent = self.report.recent or ([] if published is None else [published.data_size_._asdict()])
         self.record |= {**size, **moved, "data": data.fingerprint}
-        self.record["limits"] = limits(job.guard, recent, self.before)
+        self.bounds = bounds_of(job.guard, recent, self.report.last_published)
+        self.record["limits"] = limits(self.bounds)
         _log.info("%s users, %s items, %s pairs", *(f"{count:,}" for count in size.values()))
-        self._guard(data_faults(job.guard, recent, size, moved["drift"]))
+        self._guard(faults(self.bounds, {**size, "drift": moved["drift"]}))
         nights = job.model.measure_every
         again = nights is not None and self.report.nights_since_measuring >= nights
         measured = None if published is None or again else published.measured_
         with self._stage("measure"):
-            measured, users = self._measure(data, measured)
+            measured, users = self._evaluate(data, measured)
         with self._stage("fit"):
             model = job.build().fit(data, progress=self.progress, measured=measured)
         if model.measured_ is not None:
@@ -206,45 +211,50 @@ class _Night:
         with self._stage("publish"):
             self._publish(model)
 
-    def _measure(self, data: "Interactions", kept: Measured | None) -> "tuple[Measured | None, Ids]":
-        """Guard the metric of a model that is fitted without some users; return its values and these users.
+    def _evaluate(self, data: "Interactions", measured: Measured | None) -> "tuple[Measured | None, Ids]":
+        """Evaluate the job's model on held-out users, and guard the metric.
 
-        If nobody can be held out and that is accepted, the values are those kept, and the users all.
+        `measured` are the values that an earlier model measured, None to measure anew. Returns the values
+        used and the held-out users. If nobody can be held out and that is accepted, returns `measured` and
+        all users.
         """
-        guard, metric = self.job.guard, parse(self.job.guard.metric)
+        guard = self.job.guard
+        metric = parse(guard.metric)
         try:
             split = by_hash(data, guard.heldout)
         except DataError as reason:
             self._guard([f"nothing can be measured: {str(reason).rstrip('.')}"])
-            return kept, data.users
+            return measured, data.users
         name = f"{metric.kind}@{min(metric.k, split.training.n_items)}"  # of all items if there are fewer
-        tabled = self.job.publish.recommendations
-        coverage = f"coverage@{min(20 if tabled is None else tabled.k, split.training.n_items)}"
+        recommendations = self.job.publish.recommendations
+        k = 20 if recommendations is None else recommendations.k
+        coverage = f"coverage@{min(k, split.training.n_items)}"
         model = self.job.build()
-        results = fit_and_measure(model, split, [name, coverage], progress=self.progress, measured=kept)
-        found = results.mean(name)
-        error = found.error if found.error == found.error else None  # of one user there is none
-        self.record |= {"metric": guard.metric, "value": found.mean, "error": error, "asked": len(split.test)}
+        results = fit_and_evaluate(model, split, [name, coverage], progress=self.progress, measured=measured)
+        mean = results.mean(name)
+        error = mean.error if mean.error == mean.error else None  # of one user there is none
+        self.record |= {"metric": guard.metric, "value": mean.mean, "error": error, "asked": len(split.test)}
         self.record["coverage"] = results.mean(coverage).mean
-        _log.info("%s %s on %s held-out users", guard.metric, found, f"{len(split.test):,}")
-        self._guard(metric_faults(guard, self.before, found))
-        self.record["measured"] = kept is None
+        _log.info("%s %s on %s held-out users", guard.metric, mean, f"{len(split.test):,}")
+        self._guard(faults(self.bounds, {"value": mean}))
+        self.record["measured"] = measured is None
         return model.measured_, split.test.users
 
-    def _guard(self, faults: list[str]) -> None:
-        """Refuse to go on if there are faults, unless they are accepted."""
-        self.record["reasons"] += faults
-        for fault in faults:
-            _log.warning("%s%s", fault, " (accepted)" if self.accept else "")
-        if faults and not self.accept:
+    def _guard(self, reasons: list[str]) -> None:
+        """Refuse to go on if there are reasons to, unless they are accepted."""
+        self.record["reasons"] += reasons
+        for reason in reasons:
+            _log.warning("%s%s", reason, " (accepted)" if self.accept else "")
+        if reasons and not self.accept:
             raise RefusedError(
-                f"nothing was published: {'; '.join(faults)}. If this is as it should be, run the job with "
+                f"nothing was published: {'; '.join(reasons)}. If this is as it should be, run the job with "
                 "accept=True (--accept); otherwise mend the data."
             )
 
     def _data(self, published: "Recommender | None") -> "Interactions":
         """Return the events, with the features of the items if the job names some."""
-        data, source = self._events(published), self.job.source
+        data = self._events(published)
+        source = self.job.source
         if source.features is None:
             return data
         columns: Any = source.feature_columns
@@ -271,14 +281,15 @@ class _Night:
         if source.mode == "fit":
             return new
         name = source.batch or new.fingerprint
-        known: tuple[str, ...] = ()
+        batches: tuple[str, ...] = ()
         if published is not None:
-            old, known = published.fitted_.data_for("mode = update"), published.batches_
-            if name in known:
+            old = published.fitted_.data_for("mode = update")
+            batches = published.batches_
+            if name in batches:
                 _log.info("the batch %s was added before", name)
                 return old
             new = add(old, new)
-        new.origin = replace(origin_of_data(new), batches=(*known, name))
+        new.origin = replace(origin_of_data(new), batches=(*batches, name))
         self.record["batch"] = name
         return new
 
@@ -287,7 +298,8 @@ class _Night:
     def _publish(self, model: "Recommender") -> None:
         publish = self.job.publish
         target = _target(publish.model)
-        new, earlier = _beside(target, "nightly"), _beside(target, "earlier")
+        new = _beside(target, "nightly")
+        earlier = _beside(target, "earlier")
         self.record["rows"] = {}
         with ExitStack() as staged:
             # Files first: the block ends with the databases, which may fail, and then renames the files. The
@@ -297,26 +309,26 @@ class _Night:
                 if sink.table and sink.to not in databases:
                     databases[sink.to] = staged.enter_context(open_staging(sink.to))
                 place = databases.get(sink.to, sink.to)
-                named = {"table": sink.table, "columns": sink.columns}
-                asked = {"k": sink.k, "target": named, "progress": self.progress, **sink.options}
+                target_options = {"table": sink.table, "columns": sink.columns}
+                options = {"k": sink.k, "target": target_options, "progress": self.progress, **sink.options}
                 if what == "similar items":
-                    written = staged_similar_items(model.fitted_, place, **asked)
+                    written = staged_similar_items(model.fitted_, place, **options)
                 else:
-                    written = staged_recommendations(model.fitted_, model.runtime, place, **asked)
+                    written = staged_recommendations(model.fitted_, runtime_of(model), place, **options)
                 rows = staged.enter_context(written)
                 self.record["rows"][what] = rows
                 _log.info("%s rows of %s for %s", f"{rows:,}", what, sink.where)
                 self._guard([] if rows else [f"there are no {what} to publish"])
             names = ("started", "metric", "value", "error", "asked")
-            noted = {name: self.record[name] for name in names if name in self.record}
-            notes = {**noted, "fit_seconds": self.record["seconds"]["fit"]}
+            results = {name: self.record[name] for name in names if name in self.record}
+            notes = {**results, "fit_seconds": self.record["seconds"]["fit"]}
             mode = publish.permissions or (0o600 if publish.histories else None)
             model.save(new, include_histories=publish.histories, notes=notes, mode=mode)
             if target.exists():
                 keep_owner(target, new)
             kept = _copy(target, earlier)
             self.report.write()  # with the numbers, for the case that the process is killed just now
-            check_unchanged(target, [self.seal])
+            check_unchanged(target, [self.file_hash])
         # The tables are the new ones: nothing that may fail comes before the new model.
         if kept is not None:
             earlier.replace(kept)
@@ -339,12 +351,12 @@ def _target(model: Path) -> Path:
 
 
 def _beside(target: Path, name: str) -> Path:
-    """Return the file of a model that is not published yet, or is about to be replaced."""
+    """Return a hidden file beside a model, such as .shop.mrf.nightly for the one to be published."""
     return target.with_name(f".{target.name}.{name}")
 
 
 def _copy(target: Path, earlier: Path) -> Path | None:
-    """Give the model that is to be replaced a second name; return the one, by its time, to keep it under."""
+    """Link or copy the model to be replaced to `earlier`; return the name, with its time, to keep it as."""
     if not target.exists():
         return None
     earlier.unlink(missing_ok=True)
@@ -358,9 +370,9 @@ def _copy(target: Path, earlier: Path) -> Path | None:
 
 
 def _remove_old(target: Path, keep: int, latest: Path | None) -> None:
-    """Remove all but so many earlier models; `latest` was replaced just now, however old it is."""
-    found = target.parent.glob(f"{escape(target.stem)}.{'[0-9]' * 8}T*Z*{escape(target.suffix)}")
-    old = sorted(found, key=lambda path: (path == latest, path))
+    """Remove all but the last `keep` earlier models; `latest`, replaced just now, is the last of them."""
+    paths = target.parent.glob(f"{escape(target.stem)}.{'[0-9]' * 8}T*Z*{escape(target.suffix)}")
+    old = sorted(paths, key=lambda path: (path == latest, path))
     for path in old[: max(len(old) - keep, 0)]:
         with suppress(OSError):  # another user's file, perhaps: the new model is published all the same
             path.unlink()

@@ -57,7 +57,7 @@ def reproduce(
     names
         Data sets; all of the experiment's if None.
     models
-        Kinds of models to measure for a table; all if None.
+        Kinds of models to evaluate for a table; all if None.
     parameters
         Parameters to change, by data set and kind of model: {"ml-20m": {"WMF": {"factors": 200}}}.
     folder
@@ -68,9 +68,10 @@ def reproduce(
         A file to draw: for "table2" accuracy against training time, for "lowrank" accuracy over the rank, for
         "exposure" recommendations by popularity. Needs a single data set.
     tell
-        Called with a line for each model once it is measured, since that takes long.
+        Called with a line for each model once it is evaluated, since that takes long.
     """
-    rows, changes = _rows(what, names, models), _checked(parameters or {})
+    rows = _rows(what, names, models)
+    changes = _checked(parameters or {})
     # All models are built first, so that a wrong parameter shows before anything is read or trained.
     built = {
         name: {row.model: _built(row, changes.get(name, {}).get(row.kind, {}), machine) for row in rows[name]}
@@ -88,7 +89,8 @@ def reproduce(
             raise ParameterError("plot", "left out with table1" if what == "table1" else one, str(plot))
         check_drawable(plot)
 
-    sections, data = [], {}
+    sections = []
+    data = {}
     for name in chosen:
         title = DATA_SETS[name].title
         try:
@@ -106,12 +108,12 @@ def reproduce(
             notes.append(f"{title}: {_tuning_advice(name, sorted(unknown), folder)}")
         if verified and (what == "table1" or name == "msd") and NOTES[what] not in notes:
             notes.insert(0, NOTES[what])  # those of the others are about MSD
-        measured = _measured(what, built.pop(name), parts, progress, tell)  # frees what is fitted
-        notes += [f"{title}, {model}: {error}" for model, error in measured.failures.items()]
-        if measured:
-            page = _page(what, measured, parts, plot)
+        comparison = _evaluated(what, built.pop(name), parts, progress, tell)  # frees what is fitted
+        notes += [f"{title}, {model}: {error}" for model, error in comparison.failures.items()]
+        if comparison:
+            page = _page(what, comparison, parts, plot)
             if what in ("table1", "table2"):
-                page = replace(page, sections=[_side_by_side(what, rows[name], measured, verified)])
+                page = replace(page, sections=[_side_by_side(what, rows[name], comparison, verified)])
             sections.append(replace(page.sections[-1], title=title))
             data[name] = {"verified": verified, **page.data}
     return Report([], sections, {"experiment": what, "data_sets": data, "notes": notes}, notes=notes)
@@ -141,15 +143,15 @@ def _checked(parameters: Mapping[str, Mapping[str, Parameters]]) -> dict[str, di
     """Return parameters by data set and kind of model, the kinds as their classes are called."""
     kinds = [row.kind for row in TABLE_1["msd"]]
     rule = f"by data set ({', '.join(TABLE_1)}), then by model ({', '.join(kinds)})"
-    found: dict[str, dict[str, Parameters]] = {}
+    checked: dict[str, dict[str, Parameters]] = {}
     for name, changed in parameters.items():
         if name not in TABLE_1 or not isinstance(changed, Mapping):
             raise ParameterError("parameters", rule, name)
-        found[name] = {model_class(kind).__name__: values for kind, values in changed.items()}
-        for kind, values in found[name].items():
+        checked[name] = {model_class(kind).__name__: values for kind, values in changed.items()}
+        for kind, values in checked[name].items():
             if kind not in kinds or not isinstance(values, Mapping):
                 raise ParameterError("parameters", rule, f"{name}, {kind}")
-    return found
+    return checked
 
 
 def _built(row: Published, changed: Parameters, machine: Parameters | None) -> Recommender:
@@ -175,7 +177,8 @@ def _difference(wrong: Iterable[Check], verified: bool) -> str:
 def _tuning_advice(name: str, kinds: Sequence[str], folder: Path | None) -> str:
     """Say which models have default parameters, and how the last of them gets better ones."""
     at = "" if folder is None else f" --folder {shlex.quote(str(folder))}"
-    kind, file = kinds[-1], f"{name}-{kinds[-1].lower()}.json"
+    kind = kinds[-1]
+    file = f"{name}-{kind.lower()}.json"
     return (
         f"the parameters of {', '.join(kinds)} are not published; these are mrfrec's defaults. To find "
         f"better ones and use them: mrfrec tune {name}{at} --model {kind} -o {file} && mrfrec paper "
@@ -183,19 +186,19 @@ def _tuning_advice(name: str, kinds: Sequence[str], folder: Path | None) -> str:
     )
 
 
-def _measured(
+def _evaluated(
     what: str,
     models: Mapping[str, Recommender],
     data: Split,
     progress: Progress | None,
     tell: Callable[[str], None],
 ) -> Comparison:
-    """Measure all models; one that cannot be trained here does not stop the others."""
+    """Evaluate all models; one that cannot be trained here does not stop the others."""
 
-    def tell_of(found: Evaluation) -> None:
-        values = ", ".join(f"{metric} {_short(found.mean(metric))}" for metric in found.values)
-        seconds = seconds_text(found.seconds["training"])
-        tell(f"{found.model} on {data.training.n_items:,} items: {values}; trained in {seconds}")
+    def tell_of(evaluation: Evaluation) -> None:
+        values = ", ".join(f"{metric} {_short(evaluation.mean(metric))}" for metric in evaluation.values)
+        seconds = seconds_text(evaluation.seconds["training"])
+        tell(f"{evaluation.model} on {data.training.n_items:,} items: {values}; trained in {seconds}")
 
     if what != "lowrank":
         return evaluate_each(models, data, **_PROTOCOL, progress=progress, skip=_FAILURES, tell=tell_of)
@@ -208,23 +211,23 @@ def _measured(
         return Comparison((), {name: error})
 
 
-def _page(what: str, measured: Comparison, data: Split, plot: Path | None) -> Report:
-    """Report an experiment in the last section, and draw it if it is to be drawn."""
+def _page(what: str, comparison: Comparison, data: Split, plot: Path | None) -> Report:
+    """Return a report whose last section is the experiment's, and draw it if there is a file for that."""
     if what == "lowrank":
         if plot is not None:
-            plot_low_rank(measured, DEFAULTS[0], plot)
-        return of_low_rank(measured)
+            plot_low_rank(comparison, DEFAULTS[0], plot)
+        return of_low_rank(comparison)
     if what == "exposure":
-        shares = exposure(measured, data.test)
+        shares = exposure(comparison, data.test)
         if plot is not None:
             plot_exposure(shares, plot)
-        return of_exposure(measured, shares)
+        return of_exposure(comparison, shares)
     if plot is not None:
-        plot_times(measured.evaluations, DEFAULTS[0], plot)
-    return of_evaluations(measured.evaluations)
+        plot_times(comparison.evaluations, DEFAULTS[0], plot)
+    return of_evaluations(comparison.evaluations)
 
 
-def _side_by_side(what: str, rows: Sequence[Published], measured: Comparison, verified: bool) -> Section:
+def _side_by_side(what: str, rows: Sequence[Published], comparison: Comparison, verified: bool) -> Section:
     """Put published and measured numbers next to each other."""
     titles = ["nDCG@100", "Recall@20", "Recall@50"]
     columns = ["model", *(f"{title}, {which}" for title in titles for which in ("published", "measured"))]
@@ -233,7 +236,8 @@ def _side_by_side(what: str, rows: Sequence[Published], measured: Comparison, ve
         columns += ["weights kept", "items with max_neighbors weights"]
     table = []
     for row in rows:
-        cells, found = [row.model], measured.get(row.model)
+        cells = [row.model]
+        found = comparison.get(row.model)
         published = ["did not finish"] * 3 if row.values is None else [f"{value:.3f}" for value in row.values]
         for value, metric in zip(published, DEFAULTS, strict=True):
             cells.append(value if verified else "–")

@@ -22,10 +22,13 @@ def of_tradeoff(comparison: Comparison) -> Report:
     Tells the parameters of the models, and the order of items with equal scores.
     """
     page = report.of_evaluations(comparison.evaluations)
-    first, dense = comparison.metrics[0], comparison.get("dense")
-    rows, shared = [], {}
+    first = comparison.metrics[0]
+    dense = comparison.get("dense")
+    rows = []
+    shared = {}
     for found, data in zip(comparison.evaluations, page.data["models"], strict=True):
-        weights, seconds = found.facts["weights"], found.seconds["training"]
+        weights = found.facts["weights"]
+        seconds = found.seconds["training"]
         row = [*means_text(found), report.seconds_text(seconds)]
         if dense is not None:
             best = dense.mean(first).mean
@@ -47,7 +50,8 @@ def of_tradeoff(comparison: Comparison) -> Report:
 def of_low_rank(comparison: Comparison) -> Report:
     """Report the loss of accuracy when the weights are cut to a low rank."""
     page = report.of_comparison(comparison)
-    full, metrics = comparison.evaluations[0], comparison.metrics
+    full = comparison.evaluations[0]
+    metrics = comparison.metrics
     rows = []
     for evaluation in comparison.evaluations:
         drop = 1 - evaluation.mean(metrics[0]).mean / (full.mean(metrics[0]).mean or 1.0)
@@ -78,7 +82,7 @@ def of_exposure(comparison: Comparison, exposure: Exposure) -> Report:
 
 
 def plot_times(evaluations: Sequence[Evaluation], metric: str | Metric, path: Path) -> None:
-    """Draw accuracy against training time: models whose names differ by ", r = …" alone share a line."""
+    """Draw accuracy against training time; models whose names differ only after ", r = " share a line."""
     lines: dict[str, list[tuple[float, Mean, str]]] = {}
     for found in evaluations:
         line, _, r = found.model.partition(", r = ")

@@ -16,7 +16,7 @@ from mrfrec.core.rows import Rows
 from mrfrec.engines.machine import memory_budget, usable_threads
 from mrfrec.errors import ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS, Lists, Metric, Numbers
-from mrfrec.evaluation.protocol import Comparison, Ties, measure
+from mrfrec.evaluation.protocol import Comparison, Ties, evaluate_fitted
 from mrfrec.evaluation.splits import Questions
 from mrfrec.fitted import scorers
 from mrfrec.models.mrf.field import GaussianField
@@ -39,15 +39,15 @@ def low_rank(
     split: str = "",
     progress: Progress | None = None,
 ) -> Comparison:
-    """Cut the weights of a fitted model to low rank by a singular value decomposition, and measure the drop.
+    """Evaluate a fitted model with weights cut to low ranks by a singular value decomposition.
 
     The first evaluation is of the model as it is; the others are called "rank 200" and so on, the largest
     rank first. Their `facts["energy"]` is the share of the sum of squared weights that the rank keeps.
 
     The cut makes the diagonal of B nonzero, which does not matter: it adds only to the scores of shown items,
     which are never recommended. Beyond 3,000 items the decomposition is randomized (Halko et al. 2011) and
-    depends on `seed`. `split` is the name of the split, for reports. The ranks are 200, 1,000 and 3,000 by
-    default, as far as there are more items, otherwise half of the items.
+    depends on `seed`. `split` is the name of the split, for reports. The ranks are
+    by default those of 200, 1,000 and 3,000 that are below the number of items, or half of the items.
     """
     if not isinstance(model, GaussianField):
         raise ParameterError("model", "an MRF", model)
@@ -60,11 +60,12 @@ def low_rank(
         raise ParameterError("ranks", f"at least one, each at most the {m:,} items", cuts)
     columns = 8 * m if m <= _EXACT else 4 * _width(cuts[-1], m)  # includes LAPACK's copies
     needed = np.dtype(model.dtype).itemsize * m * (columns + 2 * _USERS_AT_ONCE)
-    plan = memory_budget(model.memory_limit)
-    plan.require("factors of the weights", needed, "Ask for smaller ranks.", who="low_rank")
+    memory = memory_budget(model.memory_limit)
+    memory.require("factors of the weights", needed, "Ask for smaller ranks.", who="low_rank")
     at_first, then, at_last = (part_of(progress, part / 3, (part + 1) / 3) for part in range(3))
-    full = measure(model, questions, metrics, name="full rank", ties=ties, progress=at_first)
-    full, wanted = replace(full, split=split), list(full.values)
+    full = evaluate_fitted(model, questions, metrics, name="full rank", ties=ties, progress=at_first)
+    full = replace(full, split=split)
+    wanted = list(full.values)
 
     start = time.perf_counter()
     left, right = _factors(model.weights_, cuts[-1], seed, then)
@@ -77,12 +78,12 @@ def low_rank(
     ranked = _rank(model, questions.shown, left, right, cuts, max(w.k for w in wanted), ties, at_last)
     evaluations = [full]
     for rank, lists in zip(cuts[::-1], ranked[::-1], strict=True):
-        answers = Lists(lists, questions.targets, model.popularity_)
+        ranked_lists = Lists(lists, questions.targets, model.popularity_)
         evaluations.append(
             replace(
                 full,
                 model=f"rank {rank:,}",
-                values={metric: metric.per_user(answers) for metric in wanted},
+                values={metric: metric.per_user(ranked_lists) for metric in wanted},
                 seconds={"decomposition": seconds},
                 recommended=np.bincount(lists[lists >= 0], minlength=m),
                 facts={**full.facts, "rank": rank, "energy": float(energy[rank - 1])},
@@ -92,7 +93,7 @@ def low_rank(
 
 
 def _width(rank: int, m: int) -> int:
-    """Return the number of directions to compute: a margin makes the last ones kept more accurate."""
+    """Return how many directions to compute: more than are kept, so that the last ones kept are accurate."""
     return min(rank + max(rank // 10, 20), m)
 
 
@@ -160,11 +161,12 @@ def _rank(
             scorer = scorers.VectorScorer(histories, reduced[:, :rank], right[:rank].T)
             of_rank[part], _, _ = selection.top_k(scorer, k, base, hide=histories, threads=threads)
         if progress is not None:
-            progress("measuring", part.stop, n)
+            progress("ranking", part.stop, n)
     return lists
 
 
-TRAINING, TARGETS = "training interactions", "test users' targets"
+TRAINING = "training interactions"
+TARGETS = "test users' targets"
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ def exposure(comparison: Comparison, questions: Questions) -> Exposure:
     """Count how often models recommend popular items and rare ones.
 
     Items are put into groups of equal size by popularity (of equally popular items the lower index first):
-    ten groups, or one per item if there are fewer items. All places of the measured lists count. The shares
+    ten groups, or one per item if there are fewer items. All places of the ranked lists count. The shares
     of the training data and of the test users' targets are given too. The paper explains its lead on MSD by
     the long-tail items that the full-rank model recommends more often.
     """

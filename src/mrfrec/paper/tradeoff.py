@@ -31,9 +31,9 @@ def tradeoff(
     ties: Ties = "popularity",
     progress: Progress | None = None,
 ) -> Comparison:
-    """Fit and measure the paper's MRF, sparse for each sparsity and each r, and dense for comparison.
+    """Fit and evaluate the paper's MRF, sparse for each sparsity and each r, and dense for comparison.
 
-    Each model is fitted from scratch, so that its training time is meaningful, and dropped once measured. A
+    Each model is fitted from scratch, so that its training time is meaningful, and dropped once evaluated. A
     model that does not fit in memory is left out, and its error is among the `failures`.
 
     Returns the dense model, if any, then the sparse ones, by names such as "0.5 %, r = 0.1": sparsity
@@ -42,8 +42,8 @@ def tradeoff(
     Parameters
     ----------
     sparsities
-        Shares of the m² entries to keep, such as 0.005. By default the paper's, 0.001 and 0.005, if they keep
-        five entries a column, otherwise some for few items.
+        Shares of the m² entries to keep, such as 0.005. By default those of the paper's 0.001 and 0.005 that
+        keep five entries a column; larger ones if there are too few items for either.
     rs
         Values of `r`: 0 is the most accurate, 1 the fastest.
     dense, sparse
@@ -55,31 +55,32 @@ def tradeoff(
         sparsities = usual or [max(0.1, min(2 / m, 1.0)), max(0.3, min(3 / m, 1.0))]
     rule = f"at least 1/items, {round_up(1 / m):g} for this data (the diagonal is always kept), and at most 1"
     # 1e-9: a share typed as 0.333333333 counts as 1/3.
-    levels = _levels("sparsities", sparsities, rule, lambda x: (1 - 1e-9) / m <= x <= 1)[::-1]
-    shares = _levels("rs", rs, "between 0 and 1", lambda x: 0 <= x <= 1)
+    sparsities = _ascending("sparsities", sparsities, rule, lambda x: (1 - 1e-9) / m <= x <= 1)[::-1]
+    rs = _ascending("rs", rs, "between 0 and 1", lambda x: 0 <= x <= 1)
     # Build all models before fitting the first, so that a wrong parameter shows at once.
     models: dict[str, Recommender] = {}
     if check_flag("with_dense", with_dense):
         models["dense"] = _model("dense", dense, sparsity=None)
-    for sparsity in levels:
-        for r in shares:
+    for sparsity in sparsities:
+        for r in rs:
             name = f"{100 * sparsity:g} %, r = {r:g}"
             models[name] = _model("sparse", sparse, sparsity=sparsity, r=r)
-    found = evaluate_each(models, split, metrics, ties=ties, progress=progress, skip=(MemoryPlanError,))
-    if not found:
-        raise list(found.failures.values())[-1]
-    return found
+    comparison = evaluate_each(models, split, metrics, ties=ties, progress=progress, skip=(MemoryPlanError,))
+    if not comparison:
+        raise list(comparison.failures.values())[-1]
+    return comparison
 
 
-def _levels(name: str, values: Iterable[float], rule: str, holds: Callable[[float], bool]) -> list[float]:
-    levels = sorted({check_number(name, value, rule, holds) for value in values})
-    if not levels:
-        raise ParameterError(name, "at least one number", levels)
-    return levels
+def _ascending(name: str, values: Iterable[float], rule: str, holds: Callable[[float], bool]) -> list[float]:
+    """Return checked numbers, each once."""
+    numbers = sorted({check_number(name, value, rule, holds) for value in values})
+    if not numbers:
+        raise ParameterError(name, "at least one number", numbers)
+    return numbers
 
 
 def _model(name: str, parameters: Mapping[str, Any] | None, **varied: Any) -> MRF:
-    given = dict(parameters or {})
-    if not given.keys() <= MRF.defaults().keys() - {"sparsity", "threshold", "r"}:
-        raise ParameterError(name, "parameters of MRF other than sparsity, threshold and r", given)
-    return MRF.paper(**given, **varied)
+    shared = dict(parameters or {})
+    if not shared.keys() <= MRF.defaults().keys() - {"sparsity", "threshold", "r"}:
+        raise ParameterError(name, "parameters of MRF other than sparsity, threshold and r", shared)
+    return MRF.paper(**shared, **varied)

@@ -17,7 +17,7 @@ from mrfrec.service.settings import ServiceSettings
 _OPEN = {"/health", "/ready"}  # for load balancers, without a key and under any name
 _HOST = re.compile(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]*)?")  # a name or an address, and a port
 _ADDRESS = re.compile(r"[0-9.]+|\[[0-9a-f:.]+\]")  # an IP address: unlike a name, nobody else can own it
-_ONCE = (b"host", b"authorization", b"x-api-key")  # of two, a proxy might look at the other one
+_ONCE = (b"host", b"authorization", b"x-api-key")  # a proxy might look at another one of two
 # The address of a reload: a proxy that allows it to some must see it as it is, without an encoded slash.
 _RELOAD = re.compile(rb"[^%]*/v1/models/([^/%]|%(?!2[Ff]))+/reload")
 _MOST_LETTERS = 8000  # of a query string
@@ -76,13 +76,14 @@ class AccessControl:
         """
         name = _name_of(host)
         is_here = name in self._hosts or name == "localhost" or _ADDRESS.fullmatch(name) is not None
-        given = None if origin is None else origin.decode("latin-1")
+        page = None if origin is None else origin.decode("latin-1")
         own = f"{scope.get('scheme', 'http')}://{host}"
-        return is_here and (given is None or given == own or given in self._origins - {"*"})
+        return is_here and (page is None or page == own or page in self._origins - {"*"})
 
     def _check_key(self, info: RequestInfo) -> None:
         """Find the key of a request, and whether it may manage."""
-        may_manage, secret = True, info.headers.get(b"x-api-key")
+        may_manage = True
+        secret = info.headers.get(b"x-api-key")
         if secret is None:
             kind, _, secret = info.headers.get(b"authorization", b"").partition(b" ")
             if kind.lower() == b"basic":
@@ -102,7 +103,8 @@ class AccessControl:
                 401, "a key is needed, as Authorization: Bearer KEY or X-API-Key: KEY.",
                 {"WWW-Authenticate": f'{challenge} realm="mrfrec"'},
             )  # fmt: skip
-        info.key, info.may_manage = key.name, may_manage and key.role == "manage"
+        info.key = key.name
+        info.may_manage = may_manage and key.role == "manage"
 
 
 def _check_headers(scope: Message, info: RequestInfo) -> None:
@@ -122,20 +124,21 @@ def _check_headers(scope: Message, info: RequestInfo) -> None:
 
 
 def _name_of(host: str) -> str:
-    """Return the name or address in a Host header, without the port; nothing for anything else."""
-    found = _HOST.fullmatch(host.lower())
-    return found[1] if found else ""
+    """Return the name or address in a Host header, without the port; "" if the header is not valid."""
+    match = _HOST.fullmatch(host.lower())
+    return match[1] if match else ""
 
 
 class Rates:
     """A token bucket for each caller: `rate` requests per second, and as many at once.
 
-    A bucket is stored as the time at which it will be full again, which each request puts off by 1/rate
-    seconds (the generic cell rate algorithm).
+    A bucket is stored as the time at which it will be full again. Each request moves that by 1/rate seconds
+    (the generic cell rate algorithm).
     """
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._step = clock, 1 / rate
+        self._clock = clock
+        self._step = 1 / rate
         self._most = (max(rate, 1.0) - 1) / rate  # seconds until a bucket is full that has one token
         self._full_at: OrderedDict[str, float] = OrderedDict()
 

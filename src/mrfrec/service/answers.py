@@ -8,12 +8,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mrfrec.answers import recommending
-from mrfrec.answers.people import People, people_of, people_with_values
+from mrfrec.answers.columns import (
+    Recommendations,
+    as_python,
+    neighbor_columns,
+    reason_columns,
+    rows_of,
+    search_columns,
+)
+from mrfrec.answers.people import People, UnknownIds, people_of, people_with_values
 from mrfrec.answers.question import Question
 from mrfrec.answers.reasons import explanation
 from mrfrec.answers.similar import nearest
-from mrfrec.data.catalogue import Catalogue, Recommendations, as_python, rows_of
+from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.ids import Id, Ids
+from mrfrec.models.parameters import runtime_of
 from mrfrec.models.recommender import Recommender
 
 Row = dict[str, Any]
@@ -27,13 +36,13 @@ class Answered(NamedTuple):
 
 
 def recommend(
-    model: Recommender, histories: Sequence[Mapping[Id, float | None]], asked: Question
+    model: Recommender, histories: Sequence[Mapping[Id, float | None]], question: Question
 ) -> tuple[list[Answered], list[Id]]:
-    """Recommend to each history: items and their values, None for the usual one.
+    """Recommend to each history, a mapping from items to values; None stands for the usual value.
 
     Returns the answers, and the unknown ids of `allow` and `exclude`: once, since all answers share them.
     """
-    kind, usual = str if model.items_.is_text else int, model.usual_value_
+    usual, kind = model.fitted_.usual_value, _type_of(model.items_)
     values = [
         {item: usual if x is None else x for item, x in history.items() if type(item) is kind}
         for history in histories
@@ -45,28 +54,44 @@ def recommend(
         if missing or len(known) < len(history) else []
         for history, known in zip(histories, values, strict=True)
     ]  # fmt: skip
-    return _answers(model, people, asked, unknown)
+    return _answers(model, people, question, unknown)
 
 
-def recommend_to_user(model: Recommender, user: Id, asked: Question) -> tuple[list[Answered], list[Id]]:
+def recommend_to_user(model: Recommender, user: Id, question: Question) -> tuple[list[Answered], list[Id]]:
     """Recommend to a training user; returns what `recommend` does."""
-    return _answers(model, people_of(model.fitted_, [user]), asked, [[]])
+    return _answers(model, people_of(model.fitted_, [user]), question, [[]])
 
 
 def _answers(
-    model: Recommender, people: People, asked: Question, unknown: list[list[Id]]
+    model: Recommender, people: People, question: Question, unknown: list[list[Id]]
 ) -> tuple[list[Answered], list[Id]]:
-    known: dict[str, list[Id]] = {}
-    others: list[Id] = []
-    for name in ("allow", "exclude"):
-        if (given := getattr(asked, name)) is not None:
-            found, missing = _known(model.items_, given)
-            known[name] = list(found)
-            others += missing
-    asked = replace(asked, **known) if known else asked  # type: ignore[arg-type]
-    batches = recommending.recommend(model.fitted_, model.runtime, people, asked, unknown=[])
+    kind = _type_of(model.items_)
+    wanted: dict[str, list[Id]] = {
+        name: list(dict.fromkeys(ids))
+        for name in ("allow", "exclude")
+        if (ids := getattr(question, name)) is not None
+    }
+    # Ids of the other type are no error here; the filters tell which of the rest are unknown.
+    possible: dict[str, Any] = {
+        name: [item for item in ids if type(item) is kind] for name, ids in wanted.items()
+    }
+    missing: list[UnknownIds] = []
+    batches = recommending.recommend(
+        model.fitted_, runtime_of(model), people, replace(question, **possible), unknown=missing
+    )
+    lost = {each.parameter: {*each.ids} for each in missing}
+    others = [
+        item
+        for name, ids in wanted.items()
+        for item in ids
+        if type(item) is not kind or item in lost.get(name, ())
+    ]
     rows = [each for batch in batches for each in _rows(model, batch)]
     return [Answered(*each) for each in zip(rows, unknown, strict=True)], others
+
+
+def _type_of(items: Ids) -> type[Id]:
+    return str if items.is_text else int
 
 
 def _rows(model: Recommender, batch: Recommendations) -> Iterable[list[Row]]:
@@ -75,7 +100,8 @@ def _rows(model: Recommender, batch: Recommendations) -> Iterable[list[Row]]:
     for user in range(len(batch.users)):
         items = batch.items[user]
         items = items[items >= 0]  # the first ones
-        named, count = catalogue.columns(items), len(items)
+        named = catalogue.columns(items)
+        count = len(items)
         columns = (
             named["item"], named["title"], as_python(batch.scores[user, :count]), range(1, count + 1),
             batch.evidence[user, :count].tolist(),
@@ -90,47 +116,41 @@ def _rows(model: Recommender, batch: Recommendations) -> Iterable[list[Row]]:
             }
             for item, title, x, rank, known in zip(*columns, strict=True)
         ]
-        if batch.base is not None and batch.reasons is not None and batch.amounts is not None:
-            because = batch.reasons[user, :count].tolist(), batch.amounts[user, :count].tolist()
-            reasons = {
+        if batch.parts is not None:
+            bases, others, amounts = (part[user, :count] for part in batch.parts)
+            named_others = {
                 item: {"item": catalogue.items[item], "title": catalogue.short_title(item)}
-                for item in {item for each in because[0] for item in each if item >= 0}
+                for item in np.unique(others[others >= 0]).tolist()
             }
-            bases = as_python(batch.base[user, :count])
-            for row, target, base, *each in zip(rows, items.tolist(), bases, *because, strict=True):
+            parts = as_python(bases), others.tolist(), amounts.tolist()
+            for row, target, base, *reasons in zip(rows, items.tolist(), *parts, strict=True):
                 row["base"] = base
                 row["reasons"] = [
-                    {**reasons[item], "contribution": x, **_both(catalogue, target, item)}
-                    for item, x in zip(*each, strict=True)
+                    {
+                        **named_others[item],
+                        "contribution": amount,
+                        **_features_of_both(catalogue, target, item),
+                    }
+                    for item, amount in zip(*reasons, strict=True)
                     if item >= 0
                 ]
         yield rows
 
 
-def _both(catalogue: Catalogue, item: int, other: int) -> Row:
-    """Return the features that carry the weight between two items, if some do."""
+def _features_of_both(catalogue: Catalogue, item: int, other: int) -> Row:
+    """Return the features in common that carry the weight between two items, as "both", if there are any."""
     names = catalogue.in_common(item, other)
     return {"both": names} if names else {}
 
 
-def _known(items: Ids, given: Iterable[Id]) -> tuple[dict[Id, Any], list[Id]]:
-    """Split ids, or a mapping from ids, into those of the model and the others."""
-    values = given if isinstance(given, Mapping) else dict.fromkeys(given)
-    kind = str if items.is_text else int
-    right = [item for item in values if type(item) is kind]
-    found = items.find(right, "item") >= 0
-    kept = {item: values[item] for item, there in zip(right, found.tolist(), strict=True) if there}
-    return kept, [item for item in values if item not in kept]
-
-
 def similar(model: Recommender, position: int, k: int) -> list[Row]:
     """Return the items that go with an item, strongest first."""
-    return list(rows_of(model.catalogue.neighbor_columns(*nearest(model.fitted_, position, k))))
+    return list(rows_of(neighbor_columns(model.catalogue, *nearest(model.fitted_, position, k))))
 
 
 def search(model: Recommender, text: str, k: int) -> list[Row]:
     """Find items by id or title."""
-    return list(rows_of(model.catalogue.search_columns(text, k)))
+    return list(rows_of(search_columns(model.catalogue, text, k)))
 
 
 def item(model: Recommender, position: int) -> Row:
@@ -155,10 +175,10 @@ def about(model: Recommender) -> Row:
     """Describe a model: its kind, parameters and training data."""
     return {
         "kind": type(model).__name__,
-        "parameters": model.used_parameters,
+        "parameters": model.fitted_.used_parameters,
         "data": model.data_size_._asdict(),
         "item_ids": "strings" if model.items_.is_text else "integers",
-        "types": {"item": model.items_.kind, "score": model.score_type},
+        "types": {"item": model.items_.kind, "score": model.fitted_.score_type},
         "titles": model.titles_ is not None,
         "histories": model.has_histories,
         "explains": model.explains,
@@ -178,21 +198,31 @@ def explain(
 
     Returns None for an unknown item. The user is known.
     """
-    if _known(model.items_, [item])[1]:
+    catalogue = model.catalogue
+    if item not in _known(catalogue.items, [item]):
         return None
     unknown: list[Id] = []
     whose: dict[str, Any] = {"user": user}
     if history is not None:
-        known, unknown = _known(model.items_, history)
-        typical = model.usual_value_
-        whose = {"history": {one: typical if x is None else x for one, x in known.items()}}
-    found, base = explanation(model.fitted_, item, novelty=novelty, **whose)
-    catalogue = model.catalogue
+        known, usual = _known(catalogue.items, history), model.fitted_.usual_value
+        unknown = [each for each in history if each not in known]
+        whose = {"history": {each: usual if x is None else x for each, x in history.items() if each in known}}
+    contributions, base = explanation(model.fitted_, item, novelty=novelty, **whose)
     place = catalogue.position(item)
-    columns = catalogue.reason_columns(place, found, base)
+    columns = reason_columns(catalogue, place, contributions, base)
     columns.pop("both", None)  # which is text, for tables
     rows = list(rows_of(columns))
-    for row, part in zip(rows, found, strict=False):  # the base score has no features
-        row |= _both(catalogue, place, part.item) if part.weight else {}
+    for row, part in zip(rows, contributions, strict=False):  # the base score has no features
+        row |= _features_of_both(catalogue, place, part.item) if part.weight else {}
     score = sum(row["contribution"] for row in rows)
     return {"item": item, "score": score, "contributions": rows, "unknown": unknown}
+
+
+def _known(items: Ids, ids: Iterable[Id]) -> set[Id]:
+    """Return those of some ids that the model has."""
+    possible = [item for item in ids if type(item) is _type_of(items)]
+    return {
+        item
+        for item, place in zip(possible, items.find(possible, "item").tolist(), strict=True)
+        if place >= 0
+    }

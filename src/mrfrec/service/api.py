@@ -53,9 +53,9 @@ ItemText = Annotated[str, Query(description="Id of the item.", max_length=1000)]
 
 
 def create_router(
-    models: ServedModels, settings: ServiceSettings, metrics: Metrics, looks: WorkQueue
+    models: ServedModels, settings: ServiceSettings, metrics: Metrics, lookups: WorkQueue
 ) -> APIRouter:
-    """Return the routes. `looks` is the queue of lookups, which the page shares."""
+    """Return the routes. The page shares the queue `lookups`."""
     usual, large = (WorkQueue(settings.queue, settings.seconds) for _ in range(2))
     batches = WorkQueue(_MOST_BATCHES, settings.seconds)
     reloads = WorkQueue(_MOST_RELOADS, settings.seconds, _RELOADING)
@@ -64,18 +64,19 @@ def create_router(
     @router.post("/recommend", response_model=schemas.RecommendResponse, summary="Recommend items")
     async def recommend(body: schemas.RecommendRequest, request: Request) -> Response:
         choice = _choice_of(body, models)
-        asked = _question(body, settings)
-        served, history = choice.served, _history(body.history or (), settings)
-        length = len(history) if body.user is None else _length(served, body.user)
-        is_large = length + _check_cost(asked, [length], settings) > _LARGE
+        question = _question(body, settings)
+        served = choice.served
+        history = _history(body.history or (), settings)
+        length = len(history) if body.user is None else _length_of_history(served, body.user)
+        is_large = length + _check_cost(question, [length], settings) > _LARGE
 
         def work() -> Response:
             if body.user is None:
-                found, others = answers.recommend(served.model, [history], asked)
+                found, others = answers.recommend(served.model, [history], question)
             else:
-                found, others = answers.recommend_to_user(served.model, body.user, asked)
+                found, others = answers.recommend_to_user(served.model, body.user, question)
             metrics.count_answers(served.name, found, len(history))
-            items = _rows(found[0].items) if is_large else found[0].items
+            items = _encoded_rows(found[0].items) if is_large else found[0].items
             return _reply(choice, {"items": items, "unknown": [*found[0].unknown, *others]})
 
         return await (large.run_in_thread(work) if is_large else usual.run(work))
@@ -84,18 +85,21 @@ def create_router(
     async def recommend_batch(body: schemas.BatchRequest, request: Request) -> Response:
         choice = models.choose(body.model, body.visitor)
         _check_at_most(settings.max_batch, "the number of histories", len(body.histories))
-        asked = _question(body, settings)
-        histories, lengths = body.histories, [len(history) for history in body.histories]
+        question = _question(body, settings)
+        histories = body.histories
+        lengths = [len(history) for history in histories]
         _check_at_most(settings.max_history, _HISTORY, max(lengths))
-        cost = _check_cost(asked, lengths, settings)
+        cost = _check_cost(question, lengths, settings)
         step = max(1, _PIECE * len(histories) // (cost + sum(lengths)))
         replies: list[bytes] = []
 
         def work(first: int) -> list[int | str]:
             some = [_history(history, settings) for history in histories[first : first + step]]
-            found, others = answers.recommend(choice.served.model, some, asked)
+            found, others = answers.recommend(choice.served.model, some, question)
             metrics.count_answers(choice.served.name, found, sum(map(len, some)))
-            replies.extend(_encoded({"items": _rows(one.items), "unknown": one.unknown}) for one in found)
+            replies.extend(
+                _encoded({"items": _encoded_rows(one.items), "unknown": one.unknown}) for one in found
+            )
             return others
 
         async with batches.turn() as run:
@@ -103,7 +107,9 @@ def create_router(
                 if await request.is_disconnected():
                     raise ClientLeftError
                 others = await run(work, first)
-            reply: Response = await run(_reply, choice, {"answers": _rows(replies), "unknown": others})
+            reply: Response = await run(
+                _reply, choice, {"answers": _encoded_rows(replies), "unknown": others}
+            )
         return reply
 
     @router.get("/similar", response_model=schemas.SimilarResponse, summary="Items that go with an item")
@@ -113,18 +119,19 @@ def create_router(
         choice = models.choose(model)
         _check_at_most(settings.max_k, "k", k)
         place = position(choice.served, item)
-        found = await looks.run_in_thread(answers.similar, choice.served.model, place, k)
+        found = await lookups.run_in_thread(answers.similar, choice.served.model, place, k)
         return _reply(choice, {"item": choice.served.model.items_[place], "items": found})
 
     @router.post("/explain", response_model=schemas.ExplainResponse, summary="Why an item has its score")
     async def explain(body: schemas.ExplainRequest, request: Request) -> Response:
         choice = _choice_of(body, models)
-        served, history = choice.served, None
+        served = choice.served
+        history = None
         if body.history is None:
-            _length(served, body.user)
+            _length_of_history(served, body.user)
         else:
             history = _history(body.history, settings)
-        found = await looks.run_in_thread(
+        found = await lookups.run_in_thread(
             answers.explain, served.model, body.item, history, body.user, body.novelty
         )
         if found is None:
@@ -139,7 +146,7 @@ def create_router(
     ) -> Response:
         choice = models.choose(model)
         _check_at_most(settings.max_k, "k", k)
-        found = await looks.run_in_thread(answers.search, choice.served.model, q, k)
+        found = await lookups.run_in_thread(answers.search, choice.served.model, q, k)
         return _reply(choice, {"items": found})
 
     @router.get("/item", response_model=schemas.ItemResponse, summary="An item")
@@ -149,11 +156,11 @@ def create_router(
 
     @router.get("/models", response_model=schemas.ModelsResponse, summary="The models of the service")
     async def list_models() -> Response:
-        return _json({"models": [info(models, served) for served in models]})
+        return _json_response({"models": [info(models, served) for served in models]})
 
     @router.get("/models/{name}", response_model=schemas.ModelInfo, summary="A model")
     async def model(name: str) -> Response:
-        return _json(info(models, models.choose(name).served))
+        return _json_response(info(models, models.choose(name).served))
 
     @router.post("/models/{name}/reload", response_model=schemas.ModelInfo, summary="Open a model file anew")
     async def reload(name: str, request: Request) -> Response:
@@ -176,7 +183,7 @@ def create_router(
                 422, "the file of this model cannot be used, and the old model stays; the log says why."
             ) from None
         request.app.state.tell_others()
-        return _json(info(models, served))
+        return _json_response(info(models, served))
 
     return router
 
@@ -191,20 +198,20 @@ class _JsonRoute(APIRoute):
         endpoint = self.endpoint
 
         async def handle(request: Request) -> Response:
-            found = info_of(request)
-            if found.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            arrived = info_of(request)
+            if arrived.headers.get(b"content-encoding", b"identity").lower() != b"identity":
                 detail = "send JSON as it is, neither compressed nor otherwise encoded."
                 raise ProblemError(415, detail, {"Accept-Encoding": "identity"})
-            media = found.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+            media = arrived.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
             if _JSON.fullmatch(media) is None:
                 raise ProblemError(415, "send JSON, with the header Content-Type: application/json.")
             try:
                 try:
-                    body = kind.model_validate_json(found.body)
+                    body = kind.model_validate_json(arrived.body)
                 except ValidationError as error:
                     if error.errors(**_BRIEF)[0]["type"] != "json_invalid":
                         raise
-                    body = kind.model_validate(_loaded(found.body))
+                    body = kind.model_validate(_load_json(arrived.body))
             except ValidationError as error:
                 wrong = [{**one, "loc": ("body", *one["loc"])} for one in error.errors(**_BRIEF)]
                 raise RequestValidationError(wrong) from None
@@ -214,8 +221,8 @@ class _JsonRoute(APIRoute):
         return handle
 
 
-def _loaded(body: bytes) -> Any:
-    """Read JSON with half characters, which JSON may have, and pydantic refuses."""
+def _load_json(body: bytes) -> Any:
+    """Read JSON that pydantic refuses: it may have halves of characters, such as "\\ud800"."""
     if len(body) <= LARGE_BODY:  # of more, Python's JSON may take a quarter of a second
         with suppress(ValueError, RecursionError):
             return json.loads(body)
@@ -224,12 +231,17 @@ def _loaded(body: bytes) -> Any:
 
 def info(models: ServedModels, served: Served) -> dict[str, Any]:
     """Describe a model of the service."""
-    facts = {"name": served.name, "fingerprint": served.fingerprint, "opened": served.opened}
-    return {**facts, "default": served.name == models.default, **answers.about(served.model)}
+    return {
+        "name": served.name,
+        "fingerprint": served.fingerprint,
+        "opened": served.opened,
+        "default": served.name == models.default,
+        **answers.about(served.model),
+    }
 
 
 def _choice_of(body: schemas.RecommendRequest | schemas.ExplainRequest, models: ServedModels) -> Choice:
-    """Return the model for a history or a user, of which a request must have one."""
+    """Return the model that answers a request, which must have either a history or a user."""
     choice = models.choose(body.model, body.visitor if body.user is None else body.user)
     if (body.history is None) == (body.user is None):
         raise ProblemError(422, "give either history or user.")
@@ -238,9 +250,9 @@ def _choice_of(body: schemas.RecommendRequest | schemas.ExplainRequest, models: 
 
 def _question(body: schemas.RecommendRequest | schemas.BatchRequest, settings: ServiceSettings) -> Question:
     _check_at_most(settings.max_k, "k", body.k)
-    for name, given in (("exclude", body.exclude), ("allow", body.allow)):
-        if given:
-            _check_at_most(settings.max_history, f"the number of items of {name}", len(given))
+    for name, items in (("exclude", body.exclude), ("allow", body.allow)):
+        if items:
+            _check_at_most(settings.max_history, f"the number of items of {name}", len(items))
     return Question(**{name: getattr(body, name) for name in _OPTIONS})
 
 
@@ -250,11 +262,11 @@ def _check_at_most(most: int, what: str, count: int) -> None:
 
 
 def _history(
-    given: "Sequence[int | str | schemas.Used]", settings: ServiceSettings
+    items: "Sequence[int | str | schemas.Used]", settings: ServiceSettings
 ) -> dict[int | str, float | None]:
-    _check_at_most(settings.max_history, _HISTORY, len(given))
+    _check_at_most(settings.max_history, _HISTORY, len(items))
     history: dict[int | str, float | None] = {}
-    for one in given:
+    for one in items:
         if isinstance(one, schemas.Used):
             history[one.item] = one.value
         else:
@@ -262,7 +274,7 @@ def _history(
     return history
 
 
-def _length(served: Served, user: Any) -> int:
+def _length_of_history(served: Served, user: Any) -> int:
     """Return the number of items of a user, whom the model must know."""
     if not served.model.has_histories:
         raise ProblemError(422, "this model keeps no histories: give history in place of user.")
@@ -272,9 +284,9 @@ def _length(served: Served, user: Any) -> int:
     return length
 
 
-def _check_cost(asked: Question, lengths: Sequence[int], settings: ServiceSettings) -> int:
+def _check_cost(question: Question, lengths: Sequence[int], settings: ServiceSettings) -> int:
     """Return the cost of an answer, or refuse it before any work is done."""
-    cost = asked.cost(lengths)
+    cost = question.cost(lengths)
     what = "the cost of the answer, histories × k × (1 + reasons) and more for reasons of long histories,"
     _check_at_most(settings.max_cost, what, cost)
     return cost
@@ -291,23 +303,27 @@ def position(served: Served, text: str) -> int:
 def _reply(choice: Choice, content: dict[str, Any]) -> Response:
     served = choice.served
     model = {"name": served.name, "fingerprint": served.fingerprint, "chosen": choice.why}
-    return _json({"model": model, **content}, {"Mrfrec-Model": f"{served.name}; {served.fingerprint}"})
+    return _json_response(
+        {"model": model, **content}, {"Mrfrec-Model": f"{served.name}; {served.fingerprint}"}
+    )
 
 
-def _json(content: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
+def _json_response(content: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
     return Response(_encoded(content), 200, headers, "application/json")
 
 
 def _encoded(content: dict[str, Any]) -> bytes:
-    return b"{%b}" % b",".join(to_json(name) + b":" + _one(value) for name, value in content.items())
+    return b"{%b}" % b",".join(
+        to_json(name) + b":" + _encoded_value(value) for name, value in content.items()
+    )
 
 
-def _rows(rows: Iterable[Any]) -> bytes:
+def _encoded_rows(rows: Iterable[Any]) -> bytes:
     """Encode rows one by one: to encode a long answer at once would keep everybody else waiting."""
-    return b"[%b]" % b",".join(map(_one, rows))
+    return b"[%b]" % b",".join(map(_encoded_value, rows))
 
 
-def _one(value: Any) -> bytes:
+def _encoded_value(value: Any) -> bytes:
     """Encode a value; bytes are JSON already."""
     if isinstance(value, bytes):
         return value

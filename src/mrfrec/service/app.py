@@ -63,7 +63,8 @@ def create_app(
     settings = settings or ServiceSettings()
     served = ServedModels(paths_of(models), default, split, salt=salt)
     access = AccessControl(settings)
-    metrics, load = Metrics(served), ProcessLoad()
+    metrics = Metrics(served)
+    load = ProcessLoad()
     served.on_failure = metrics.count_failure
     watching: list[asyncio.Task[None]] = []
 
@@ -89,7 +90,9 @@ def create_app(
         openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None, lifespan=lifespan,
         redirect_slashes=False,  # a redirect would lead to whatever Host a request names
     )  # fmt: skip
-    app.state.models, app.state.access, app.state.load = served, access, load
+    app.state.models = served
+    app.state.access = access
+    app.state.load = load
     app.state.on_start = []  # called when a server starts the application
     app.state.tell_others = lambda: None  # called after a model was reloaded
 
@@ -110,9 +113,10 @@ def create_app(
     app.add_middleware(
         RequestLog, settings=settings, metrics=metrics, load=load, begin=watch, error_response=error_response
     )
-    looks, scrapes = (WorkQueue(most, settings.seconds) for most in (_MOST_LOOKUPS, _MOST_SCRAPES))
-    app.include_router(create_router(served, settings, metrics, looks))
-    app.include_router(create_pages(served, looks))
+    lookups = WorkQueue(_MOST_LOOKUPS, settings.seconds)
+    scrapes = WorkQueue(_MOST_SCRAPES, settings.seconds)
+    app.include_router(create_router(served, settings, metrics, lookups))
+    app.include_router(create_pages(served, lookups))
 
     @app.head("/health", include_in_schema=False)
     @app.get("/health", response_model=Status, summary="Whether the process answers")
@@ -144,7 +148,7 @@ def create_app(
 
 
 def paths_of(models: "str | PathLike[str] | Mapping[str, str | PathLike[str]]") -> dict[str, Path]:
-    """Return the files of models by name; a single one is named for its file."""
+    """Return the files of models by name; a single model gets the name of its file."""
     named = models if isinstance(models, Mapping) else {expanded(models).stem: models}
     return {name: expanded(path) for name, path in named.items()}
 
@@ -178,7 +182,7 @@ def reload(app: FastAPI, every: bool = True) -> None:
 
 
 def _problem_of(request: Request, error: Exception) -> ProblemError:
-    """Return what to say of an error: of this service, of the model, or of FastAPI."""
+    """Return the problem to answer with, for an error of this service, of the model, or of FastAPI."""
     if isinstance(error, ProblemError):
         return error
     if isinstance(error, RequestValidationError):
@@ -195,12 +199,14 @@ def _what_is_wrong(errors: Sequence[Mapping[str, Any]]) -> str:
 
     A value that may be of several types has an error for each, with the name of the type in its path.
     """
-    found = max(errors, key=lambda error: len(error["loc"]))
-    place, rule = found["loc"], found["msg"].rstrip(".")
+    deepest = max(errors, key=lambda error: len(error["loc"]))
+    place = deepest["loc"]
+    rule = deepest["msg"].rstrip(".")
     if len(place) == 1:
         return "the body must be a JSON object."
-    if place[-1] == "constrained-int" and found["type"] != "extra_forbidden":
-        place, rule = place[:-1], "must be an id, an integer of 64 bits or a string"
+    if place[-1] == "constrained-int" and deepest["type"] != "extra_forbidden":
+        place = place[:-1]
+        rule = "must be an id, an integer of 64 bits or a string"
         if any(error["loc"] == (*place, "Used") for error in errors):
             rule += ', or {"item": …, "value": …}'
     path = [part for part in place[1:-1] if part not in _TYPES] + [place[-1]]

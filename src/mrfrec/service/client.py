@@ -1,4 +1,4 @@
-"""Ask a service as one asks a model: the same methods, the same tables."""
+"""Ask a service with the methods of a model, and get the same tables."""
 
 import json
 import re
@@ -8,18 +8,18 @@ from contextlib import contextmanager
 from typing import Any, Self
 from urllib.parse import quote
 
-from mrfrec.answers.question import Question
-from mrfrec.checks import check_count, check_frames, check_number, missing_extra, warn
-from mrfrec.data.catalogue import (
+from mrfrec.answers.columns import (
     NEIGHBOR_COLUMNS,
     REASON_COLUMNS,
     RECOMMENDATION_COLUMNS,
     SEARCH_COLUMNS,
     SIMILAR_COLUMNS,
     because_text,
-    name_with_id,
-    said_of,
+    shared_features_text,
 )
+from mrfrec.answers.question import Question
+from mrfrec.checks import check_count, check_frames, check_number, missing_extra, warn
+from mrfrec.data.catalogue import name_with_id
 from mrfrec.data.ids import Id, Ids, as_list
 from mrfrec.errors import DataError, MrfrecError, ParameterError, ServiceError
 
@@ -68,7 +68,8 @@ class Client:
             import httpx
         except ImportError:
             raise missing_extra("a client needs httpx", "client") from None
-        self._retries, self._batch = check_count("retries", retries, least=0), check_count("batch", batch)
+        self._retries = check_count("retries", retries, least=0)
+        self._batch = check_count("batch", batch)
         self._frames = check_frames(frames)
         timeout = check_number("timeout", timeout, "above 0", lambda x: x > 0)
         if not isinstance(url, str) or not re.match(r"https?://[^/?#]", url):
@@ -78,7 +79,8 @@ class Client:
             raise ParameterError("key", "one word of ASCII characters, as `mrfrec key` prints it", "…")
         headers = {} if key is None else {"Authorization": f"Bearer {key.strip()}"}
         self._failures = (httpx.HTTPError, httpx.InvalidURL, ValueError, RuntimeError)  # the last: closed
-        self._model, self._url = model, re.sub("//.*@", "//", url).rstrip("/")  # without a password
+        self._model = model
+        self._url = re.sub("//.*@", "//", url).rstrip("/")  # without a password
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout)
         self._known: dict[str, Answer] = {}  # models by fingerprint
 
@@ -103,8 +105,8 @@ class Client:
         the service splits people between several; without it, histories get the default model, and users the
         model of their id.
         """
-        asked = Question(**question)
-        options = {**vars(asked), "reasons": asked.explain, "visitor": visitor}
+        checked = Question(**question)
+        options = {**vars(checked), "reasons": checked.explain, "visitor": visitor}
         del options["explain"]
         for name in ("allow", "exclude"):
             if options[name] is not None:
@@ -123,19 +125,20 @@ class Client:
                 answers = list(self._of_histories(histories, options))
             about = self._about(answers[0]["model"]) if answers else self.info()
             _warn_of_unknown(answers)
-            if short := sum(len(answer["items"]) < asked.k for answer in answers):
-                asked.warn_of_few(f"{short:,} of {len(answers):,} users get fewer than k={asked.k} items")
+            if short := sum(len(answer["items"]) < checked.k for answer in answers):
+                checked.warn_of_few(f"{short:,} of {len(answers):,} users get fewer than k={checked.k} items")
             rows = [
-                {"user": name, **row, **({"because": _because(row)} if asked.explain else {})}
+                {"user": name, **row, **({"because": _because(row)} if checked.explain else {})}
                 for name, answer in zip(names, answers, strict=True)
                 for row in answer["items"]
             ]
-            columns = (*RECOMMENDATION_COLUMNS, "because") if asked.explain else RECOMMENDATION_COLUMNS
+            columns = (*RECOMMENDATION_COLUMNS, "because") if checked.explain else RECOMMENDATION_COLUMNS
             return self._table(rows, columns, about, kind)
 
     def similar_items(self, item: Id | Iterable[Id], k: int = 10) -> Any:
         """Return the items that go with an item most strongly: see `Recommender.similar_items`."""
-        several, k = _is_several(item), check_count("k", k)
+        several = _is_several(item)
+        k = check_count("k", k)
         items = as_list(item, "item", "item") if several else [item]
         with self._reading():
             found = [self._get("similar", item=str(one), k=k) for one in items]
@@ -257,10 +260,10 @@ class Client:
             raise DataError(f"the request cannot be sent: {error}.") from error
         return self._ask("POST", path, content=text, headers={"Content-Type": "application/json"})
 
-    def _ask(self, method: str, path: str, **given: Any) -> Answer:
+    def _ask(self, method: str, path: str, **options: Any) -> Answer:
         for attempt in range(self._retries + 1):
             try:
-                response = self._http.request(method, f"/v1/{path}", **given)
+                response = self._http.request(method, f"/v1/{path}", **options)
             except self._failures as error:
                 reason = (str(error) or type(error).__name__).rstrip(".")
                 raise ServiceError(
@@ -293,23 +296,21 @@ class Client:
         raise problem
 
 
-def _is_several(given: object) -> bool:
-    return isinstance(given, Iterable) and not isinstance(given, str | bytes)
+def _is_several(value: object) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes)
 
 
-def _histories(given: Any) -> tuple[list[Any], list[list[Any]]]:
-    """Return histories as the API takes them, and a name for each."""
-    if not _is_several(given) or hasattr(given, "columns"):
+def _histories(history: Any) -> tuple[list[Any], list[list[Any]]]:
+    """Return a name for each history, and the histories as the API takes them."""
+    if not _is_several(history) or hasattr(history, "columns"):
         rule = "item ids, a mapping from item to value, or several of these"
-        raise ParameterError("history", rule, given)
-    named = given if isinstance(given, Mapping) else dict(enumerate(given))
-    if any(map(_is_several, named.values())):
-        names, histories = list(named), list(named.values())
-    else:
-        names, histories = [0], [given if isinstance(given, Mapping) else list(named.values())]
-    return names, [
+        raise ParameterError("history", rule, history)
+    named = history if isinstance(history, Mapping) else dict(enumerate(history))
+    if not any(map(_is_several, named.values())):  # a single one
+        named = {0: history if isinstance(history, Mapping) else list(named.values())}
+    return list(named), [
         [{"item": item, "value": x} for item, x in each.items()] if isinstance(each, Mapping) else [*each]
-        for each in histories
+        for each in named.values()
     ]
 
 
@@ -320,10 +321,10 @@ def _warn_of_unknown(answers: Iterable[Answer]) -> None:
 
 
 def _because(row: Mapping[str, Any]) -> str:
-    parts = (
-        (name_with_id(one["item"], one["title"]) + said_of(one.get("both") or ()), one["contribution"])
-        for one in row["reasons"]
-    )
+    parts = []
+    for reason in row["reasons"]:
+        shared = shared_features_text(reason.get("both") or ())
+        parts.append((name_with_id(reason["item"], reason["title"]) + shared, reason["contribution"]))
     return because_text(row["base"], parts)
 
 

@@ -21,7 +21,7 @@ _MOST_PIPELINED = 256  # requests that wait for the answers to earlier ones of t
 _MOST_OPEN = 10_000  # connections of a process; each takes some kilobytes
 _LEAST_OPEN = 16
 _SPARE = 64  # descriptors that are left for model files, and for connections that are about to end
-_LOOK = 1.0  # seconds between looks at heads that are due
+_HEAD_CHECK = 1.0  # seconds between checks for heads that are due
 _QUIET = 60.0  # seconds until a message is logged again
 
 _log = logging.getLogger("mrfrec.service")
@@ -39,12 +39,14 @@ class Connections:
         self, write_seconds: float = 10.0, head_seconds: float = 10.0, most: int | None = None
     ) -> None:
         """Set the limits. Without `most`, the number of connections depends on the limit on open files."""
-        self.write_seconds, self._head_seconds, self._most = write_seconds, head_seconds, most
+        self.write_seconds = write_seconds
+        self._head_seconds = head_seconds
+        self._most = most
         self.on_count: Callable[[int], None] | None = None  # called with the number when it changes
         self._open: set[Connection] = set()
         self._heads: OrderedDict[Connection, float] = OrderedDict()  # still to arrive, and when they are due
         self._idle: OrderedDict[Connection, None] = OrderedDict()  # kept open after an answer
-        self._is_looking = False
+        self._is_checking = False
         self._quiet_until: dict[str, float] = {}
 
     def __len__(self) -> int:
@@ -53,19 +55,19 @@ class Connections:
     def add(self, connection: "Connection") -> None:
         """Count a connection, as soon as it is accepted."""
         self._open.add(connection)
-        self._tell()
+        self._report_count()
 
     def remove(self, connection: "Connection") -> None:
         """Forget a connection that was lost."""
         self._open.discard(connection)
         self.note_request(connection)
-        self._tell()
+        self._report_count()
 
     def welcome(self, connection: "Connection") -> None:
         """Wait for the first request of a connection; make room for it, or refuse it."""
         if self._most is None:
             self._most = _most_open(len(self._open))
-        # Those that uvicorn knows; others, which were just accepted, have their turn.
+        # Count those that uvicorn knows; others were just accepted, and are welcomed after this one.
         if len(connection.connections) > self._most and not self.make_room():
             connection.end(busy("too many connections; try again."))
         else:
@@ -90,9 +92,9 @@ class Connections:
             return
         loop = asyncio.get_running_loop()
         self._heads[connection] = loop.time() + self._head_seconds
-        if not self._is_looking:
-            self._is_looking = True
-            loop.call_later(_LOOK, self._look, loop)
+        if not self._is_checking:
+            self._is_checking = True
+            loop.call_later(_HEAD_CHECK, self._end_late_heads, loop)
 
     def note_data(self, connection: "Connection") -> None:
         """Note that an idle connection has begun to send another request."""
@@ -105,34 +107,34 @@ class Connections:
         self._heads.pop(connection, None)
         self._idle.pop(connection, None)
 
-    def warn(self, message: str, *given: object) -> None:
+    def warn(self, message: str, *values: object) -> None:
         """Log a warning, at most once a minute."""
         if self.is_news(message):
-            _log.warning(message, *given)
+            _log.warning(message, *values)
 
     def is_news(self, message: str) -> bool:
-        """Return whether a message was not logged during the last minute; it will be now."""
+        """Return whether to log a message: not if it was logged during the last minute."""
         now = time.monotonic()
         if now < self._quiet_until.get(message, 0.0):
             return False
         self._quiet_until[message] = now + _QUIET
         return True
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End the connections whose heads are due; they are in the order of time."""
+    def _end_late_heads(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End the connections whose heads are due; `_heads` is in the order of time."""
         while self._heads and next(iter(self._heads.values())) <= loop.time():
             self._heads.popitem(last=False)[0].end_late(self._head_seconds)
-        self._is_looking = bool(self._heads)
-        if self._is_looking:
-            loop.call_later(_LOOK, self._look, loop)
+        self._is_checking = bool(self._heads)
+        if self._is_checking:
+            loop.call_later(_HEAD_CHECK, self._end_late_heads, loop)
 
-    def _tell(self) -> None:
+    def _report_count(self) -> None:
         if self.on_count is not None:
             self.on_count(len(self._open))
 
 
 def _most_open(count: int) -> int:
-    """Return the number of connections for which this process, which has `count` of them, has descriptors."""
+    """Return how many connections this process has descriptors for, if `count` of them are open."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return _MOST_OPEN
@@ -155,8 +157,8 @@ class Connection(HttpToolsProtocol):
     take.
     """
 
-    def __init__(self, connections: Connections, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, connections: Connections, **options: Any) -> None:
+        super().__init__(**options)
         self._all = connections
         self._end: asyncio.TimerHandle | None = None
         self._problem: ProblemError | None = None  # that ends the connection
@@ -177,7 +179,8 @@ class Connection(HttpToolsProtocol):
             self.end(_too_large())
 
     def on_message_begin(self) -> None:
-        self._is_head, self._head_size, self._headers, self._chunks = True, 0, 0, 0
+        self._is_head = True
+        self._head_size = self._headers = self._chunks = 0
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -190,7 +193,8 @@ class Connection(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._is_head, self._unfinished = False, 0
+        self._is_head = False
+        self._unfinished = 0
         if self._head_size + len(self.url) > _MOST_HEAD:
             self._problem = _too_large()
             raise self._problem

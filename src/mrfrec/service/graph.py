@@ -18,9 +18,11 @@ Array = npt.NDArray[np.float64]
 
 _EDGES_PER_NODE = 2  # between neighbors; more of them hide each other
 _THIN, _THICK = 0.8, 7.0  # edges, in pixels
-_HEIGHT, _GAP = 27.0, 12  # a box, and between boxes
+_HEIGHT = 27.0  # of a box
+_GAP = 12  # between boxes
 _FONT = 13
-_NARROW_LETTERS, _BROAD_LETTERS = frozenset(" !'()*,-./:;I[]`fijlrt{|}"), frozenset("%@MWmw—")
+_NARROW_LETTERS = frozenset(" !'()*,-./:;I[]`fijlrt{|}")
+_BROAD_LETTERS = frozenset("%@MWmw—")
 
 
 class Canvas(NamedTuple):
@@ -80,13 +82,14 @@ def draw(
     x, y = _ring(share, max(widths), canvas).T.tolist()
     thick = (_THIN + (_THICK - _THIN) * np.sqrt(share)).round(2).tolist()
     edges = [
-        Edge(x[a], y[a], x[b], y[b], thick[a][b], _sign(weights[a, b]), a == 0) for a, b in _drawn(share)
+        Edge(x[a], y[a], x[b], y[b], thick[a][b], _sign(weights[a, b]), a == 0)
+        for a, b in _edges_to_draw(share)
     ]
     signs = ["middle", *map(_sign, weights[0, 1:])]
     return [Node(*each) for each in zip(items, x, y, widths, labels, signs, strict=True)], edges
 
 
-def _drawn(share: Array) -> list[tuple[int, int]]:
+def _edges_to_draw(share: Array) -> list[tuple[int, int]]:
     """Return the edges to draw, the weakest first: all to the middle, the strongest between neighbors."""
     n = len(share)
     a, b = np.triu_indices(n, 1)
@@ -109,14 +112,15 @@ def _ring(share: Array, widest: float, canvas: Canvas) -> Array:
     for place, item in enumerate(order):
         row = place if place < rows else 2 * rows - 1 - place  # down on the right, up on the left
         height = (row + 0.5) / rows * 2 - 1
-        least, most = widest / 2 + _GAP / 2, middle[0] - widest / 2 - 2
+        least = widest / 2 + _GAP / 2
+        most = middle[0] - widest / 2 - 2
         across = least + (most - least) * np.sqrt(1 - height**2)
         at[item] += (across if place < rows else -across, height * middle[1])
     return at.round(1)
 
 
 def _chain(share: Array) -> list[int]:
-    """Return the neighbors in an order in which each follows the one it is linked to most strongly."""
+    """Order the neighbors: after each comes the one, of those left, that it is linked to most strongly."""
     left = np.ones(len(share), bool)
     left[0] = False
     order: list[int] = []

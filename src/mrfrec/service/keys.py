@@ -51,13 +51,13 @@ def read_keys(path: "str | PathLike[str]") -> tuple[Key, ...]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        if (found := _LINE.fullmatch(line.strip())) is None:
+        if (match := _LINE.fullmatch(line.strip())) is None:
             # The line itself is not shown: it may be a key that somebody has put there as it is.
             raise DataError(
                 f"{path}, line {number}: must be name:read: or name:manage: and 64 hexadecimal digits, as "
                 "mrfrec key writes it."
             )
-        name, role, digest = found.groups()
+        name, role, digest = match.groups()
         if name in keys:
             raise DataError(f"{path}, line {number}: there is another key with the name {name}.")
         if bytes.fromhex(digest) == _digest(b""):
@@ -68,9 +68,10 @@ def read_keys(path: "str | PathLike[str]") -> tuple[Key, ...]:
     return tuple(keys.values())
 
 
-def find_key(keys: Iterable[Key], given: bytes) -> Key | None:
-    """Return the key that was given. Takes the same time whichever it is."""
-    digest, found = _digest(given), None
+def find_key(keys: Iterable[Key], secret: bytes) -> Key | None:
+    """Return the key whose text is `secret`, or None. Takes the same time whichever it is."""
+    digest = _digest(secret)
+    found = None
     for key in keys:
         if hmac.compare_digest(key.digest, digest):
             found = key

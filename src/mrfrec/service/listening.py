@@ -41,7 +41,8 @@ class Shares:
                 with tempfile.TemporaryFile() as unnamed:
                     file = os.dup(unnamed.fileno())
             os.truncate(file, 4 * _MOST_WORKERS)
-        self._file, self._place = file, -1
+        self._file = file
+        self._place = -1  # none
         self._counts = memoryview(mmap.mmap(file, 4 * _MOST_WORKERS)).cast("i")
 
     def __reduce__(self) -> Any:
@@ -55,7 +56,7 @@ class Shares:
     def leave(self) -> None:
         """Give the place back."""
         if self._place >= 0:
-            self._free(self._place)
+            self._unlock(self._place)
             self._place = -1
 
     def tell(self, count: int) -> None:
@@ -70,7 +71,7 @@ class Shares:
             place = min(others, key=counts.__getitem__)
             if not self._lock(place):
                 return int(counts[place]) - 1
-            self._free(place)  # its worker was killed
+            self._unlock(place)  # its worker was killed
             counts[place] = 0
         return None
 
@@ -82,7 +83,7 @@ class Shares:
             return False
         return True
 
-    def _free(self, place: int) -> None:
+    def _unlock(self, place: int) -> None:
         self._counts[place] = 0
         fcntl.lockf(self._file, fcntl.LOCK_UN, 1, place)
 
@@ -97,7 +98,8 @@ class Loop(uvloop.Loop):
     def __init__(self, connections: Connections, shares: Shares | None = None) -> None:
         """Make a loop for a server; without `shares`, it accepts every connection at once."""
         super().__init__()
-        self._connections, self._shares = connections, shares
+        self._connections = connections
+        self._shares = shares
 
     async def create_server(  # type: ignore[override]
         self, protocol_factory: Callable[[], Connection], *, sock: socket.socket, backlog: int = 100, **_: Any
@@ -117,8 +119,11 @@ class _Listener:
         self, loop: Loop, protocol_factory: Callable[[], Connection], listening: socket.socket,
         connections: Connections, shares: Shares | None,
     ) -> None:  # fmt: skip
-        self._loop, self._new_connection, self._listening = loop, protocol_factory, listening
-        self._connections, self._shares = connections, shares
+        self._loop = loop
+        self._new_connection = protocol_factory
+        self._listening = listening
+        self._connections = connections
+        self._shares = shares
         self._connecting: set[asyncio.Task[None]] = set()
         self._is_closed = False
         # uvicorn warns of every request that is not HTTP.
@@ -150,7 +155,7 @@ class _Listener:
         return _AT_ONCE if fewest is None else 1 + fewest + fewest // 10 - len(self._connections)
 
     def _look(self, looks: int = 0) -> None:
-        """Accept the connections that wait, or leave them to another worker for some looks."""
+        """Accept waiting connections, or leave them to another worker for the next looks, ten at most."""
         room = self._room()
         if looks == _LOOKS:  # the other one is stuck
             room = max(room, 1 + len(self._connections) // 10)

@@ -125,7 +125,7 @@ def _locked(folder: "str | Path") -> Iterator[None]:
 
 
 def route_of(path: str) -> str:
-    """Return the name under which a path is counted: one of `ROUTES`, whatever is asked for."""
+    """Return the name under which a path is counted: one of `ROUTES`, also for unknown paths."""
     if path in ROUTES:
         return path
     if path.startswith("/v1/models/"):
@@ -140,7 +140,8 @@ class Metrics(Collector):
     """The metrics of a service."""
 
     def __init__(self, models: ServedModels) -> None:
-        self._models, self._folder = models, os.environ.get(_FOLDER)
+        self._models = models
+        self._folder = os.environ.get(_FOLDER)
         if self._folder is not None:
             try:
                 _reserve(self._folder, len(list(models)))
@@ -171,7 +172,7 @@ class Metrics(Collector):
             "mrfrec_recommended_items", "Recommended items, by weights or by popularity.",
             ("model", "source"), **own,
         )  # fmt: skip
-        self._asked, self._unknown, self._failed = (
+        self._history_items, self._unknown, self._failed = (
             Counter(f"mrfrec_{name}", text, ("model",), **own)
             for name, text in (
                 ("history_items", "Items of the histories asked for."),
@@ -191,11 +192,11 @@ class Metrics(Collector):
         self._count(route, status, model).inc()
         self._time(route).observe(seconds)
 
-    def count_answers(self, model: str, found: Sequence[Answered], asked: int) -> None:
-        """Count the answers to histories of `asked` items together."""
-        sources = Counts(row["source"] for answer in found for row in answer.items)
-        self._asked.labels(model).inc(asked)
-        self._unknown.labels(model).inc(sum(len(answer.unknown) for answer in found))
+    def count_answers(self, model: str, answers: Sequence[Answered], history_items: int) -> None:
+        """Count answers, and the items of all their histories."""
+        sources = Counts(row["source"] for answer in answers for row in answer.items)
+        self._history_items.labels(model).inc(history_items)
+        self._unknown.labels(model).inc(sum(len(answer.unknown) for answer in answers))
         for source in ("model", "popular"):
             self._items.labels(model, source).inc(sources[source])
 

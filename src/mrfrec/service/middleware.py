@@ -80,7 +80,7 @@ class RequestInfo:
 
 
 def info_of(request: Request) -> RequestInfo:
-    """Return the facts that the middleware has found out about a request."""
+    """Return what the middleware knows about a request."""
     found: RequestInfo = request.scope[INFO]
     return found
 
@@ -103,11 +103,17 @@ class RequestLog:
         begin: Callable[[], None], error_response: Callable[[Request, ProblemError], Response],
     ) -> None:  # fmt: skip
         """Wrap `app`; `begin` is called with each request, in case no server has started the application."""
-        self._app, self._settings, self._metrics, self._load = app, settings, metrics, load
-        self._begin, self._error_response = begin, error_response
-        self._prefix, self._number = secrets.token_hex(4), 0  # of request ids
+        self._app = app
+        self._settings = settings
+        self._metrics = metrics
+        self._load = load
+        self._begin = begin
+        self._error_response = error_response
+        self._prefix = secrets.token_hex(4)  # of request ids
+        self._number = 0  # of the last request id
         self._refusal = busy().response()
-        self._refused, self._tell_at = 0, 0.0  # since the last message; when the next one is due
+        self._refused = 0  # requests since the last message about them
+        self._tell_at = 0.0  # when the next such message is due
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -120,7 +126,8 @@ class RequestLog:
             scope["root_path"] = self._settings.root_path  # a proxy may have removed it from the path
         if scope["path"] == scope.get("root_path") != "":
             scope["path"] += "/"
-        load, info = self._load, self._info(scope)
+        load = self._load
+        info = self._info(scope)
         scope[INFO] = info
 
         async def send_with_headers(message: Message) -> None:
@@ -158,7 +165,8 @@ class RequestLog:
                 response = self._error_response(Request(scope), problem)
                 await response(scope, receive, send_with_headers)
         finally:
-            seconds, route = time.perf_counter() - start, route_of(info.path)
+            seconds = time.perf_counter() - start
+            route = route_of(info.path)
             self._metrics.count_request(route, info.status, seconds, info.model)
             if self._settings.access_log and _access.isEnabledFor(logging.INFO):
                 self._write_line(scope, info, route, seconds)
@@ -177,11 +185,14 @@ class RequestLog:
                 "more than %d requests (queue) at once: %d refused since the last such message",
                 self._settings.queue, self._refused,
             )  # fmt: skip
-            self._refused, self._tell_at = 0, now + _PAUSE
+            self._refused = 0
+            self._tell_at = now + _PAUSE
         return True
 
     def _info(self, scope: Message) -> RequestInfo:
-        path, root, headers = scope["path"], scope.get("root_path", ""), dict(scope["headers"])
+        path = scope["path"]
+        root = scope.get("root_path", "")
+        headers = dict(scope["headers"])
         if path.startswith(root) and path[len(root) :][:1] in ("", "/"):  # as routes do
             path = path[len(root) :]
         request_id = headers.get(b"x-request-id", b"").decode("latin-1")
@@ -227,7 +238,10 @@ class RequestLimits:
         self, app: App, settings: ServiceSettings, metrics: Metrics, load: ProcessLoad,
         check_access: Callable[[Message, RequestInfo], None],
     ) -> None:  # fmt: skip
-        self._app, self._settings, self._metrics, self._load = app, settings, metrics, load
+        self._app = app
+        self._settings = settings
+        self._metrics = metrics
+        self._load = load
         self._check_access = check_access
         self._turn = asyncio.Lock()  # of large bodies
 
@@ -237,10 +251,12 @@ class RequestLimits:
             await self._app(scope, receive, send)
             return
         info: RequestInfo = scope[INFO]
-        is_bounded, held, places = info.path not in _UNBOUNDED, 0, 0
+        is_bounded = info.path not in _UNBOUNDED
+        held = 0  # bytes
+        places = 0  # in the queue
 
         def hold(size: int) -> None:
-            """Count bytes that are held until the request ends; small requests have a second room."""
+            """Count bytes that are held until the request ends; small requests have twice the limit."""
             nonlocal held
             held += size
             self._load.held += size
@@ -249,7 +265,7 @@ class RequestLimits:
                 raise _NoRoomError
 
         def take(count: int) -> None:
-            """Hold so many places in the queue: 1, or none."""
+            """Hold `count` places in the queue: 0 or 1."""
             nonlocal places
             if count != places:
                 self._load.requests += count - places
@@ -301,7 +317,8 @@ class RequestLimits:
 
     async def _read(self, info: RequestInfo, receive: Receive, hold: Callable[[int], None]) -> bytes:
         """Return the body of a request, within the limits of its size and time."""
-        most, seconds = self._settings.max_body, self._settings.body_seconds
+        most = self._settings.max_body
+        seconds = self._settings.body_seconds
         too_large = ProblemError(413, f"the body must have at most {most:,} bytes.")
         if int(info.headers.get(b"content-length", b"0")) > most:  # the server refuses what is no number
             raise too_large

@@ -38,7 +38,8 @@ Places = Sequence[int] | npt.NDArray[Any]
 
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _FILES = {one.name: one.read_bytes() for one in files("mrfrec.service").joinpath("static").iterdir()}
-_NAME, _WHOLE_NAME = 120, 1000  # characters of a name, in lists and on the page of the item
+_NAME = 120  # characters of a name in lists
+_WHOLE_NAME = 1000  # characters of a name on the page of the item
 _FEW_BARS = 6  # of a score, which are always visible
 _FEATURES = 20  # of an item, the rarest
 _POPULAR, _FOUND, _SUGGESTED = 12, 50, 8  # items of a page
@@ -65,8 +66,8 @@ class PageVisit:
     def link(self, page: str = "", **query: Any) -> str:
         """Return the address of a page of the same model; None leaves a value out."""
         named = {} if self.is_default else {"model": self.served.name}
-        given = {name: value for name, value in {**named, **query}.items() if value is not None}
-        return f"{self.root}{page}" + (f"?{urlencode(given, doseq=True)}" if given else "")
+        values = {name: value for name, value in {**named, **query}.items() if value is not None}
+        return f"{self.root}{page}" + (f"?{urlencode(values, doseq=True)}" if values else "")
 
     def file(self, name: str) -> str:
         """Return the address of a script or style, which changes with its content."""
@@ -84,9 +85,11 @@ class PageVisit:
 
     def items(self, places: Places) -> list[Content]:
         """Return rows about items, cut to a few lines: names, ids in brackets, users, and a link."""
-        catalogue, rows = self.model.catalogue, []
+        catalogue = self.model.catalogue
+        rows = []
         for place, item in zip(places, self.ids(places), strict=True):
-            name, short_id = catalogue.name(int(place)), shortened(str(item), _NAME)
+            name = catalogue.name(int(place))
+            short_id = shortened(str(item), _NAME)
             short = shortened(name, _NAME) if name.strip() else "(without a name)"
             note = None if short == short_id else f"[{short_id}]"
             rows.append(
@@ -107,7 +110,7 @@ View = Callable[[PageVisit], tuple[str, Content]]
 
 
 def create_pages(models: ServedModels, queue: WorkQueue) -> APIRouter:
-    """Return the routes of the page. To make one takes some milliseconds, in another thread."""
+    """Return the routes of the page. Pages are made in another thread: each takes some milliseconds."""
     router = APIRouter(include_in_schema=False)
 
     def add(path: str, view: View) -> None:
@@ -120,10 +123,10 @@ def create_pages(models: ServedModels, queue: WorkQueue) -> APIRouter:
         router.add_api_route(path, endpoint, methods=["GET", "HEAD"])
 
     add("/", _start)
-    add("/search", partial(_found, "search.html", _FOUND))
+    add("/search", partial(_search, "search.html", _FOUND))
     # The options of a search box, made here and not by a script from the API, whose integers may be too
     # large for a script.
-    add("/suggest", partial(_found, "suggestions.html", _SUGGESTED))
+    add("/suggest", partial(_search, "suggestions.html", _SUGGESTED))
     add("/item", _item)
     add("/history", _history)
     add("/model", _about)
@@ -148,7 +151,8 @@ def error_page(request: Request, models: ServedModels, problem: ProblemError) ->
 
 
 def _visit(request: Request, models: ServedModels, query: PageQuery) -> PageVisit:
-    served, names = models.choose(query.model or None).served, [each.name for each in models]
+    served = models.choose(query.model or None).served
+    names = [each.name for each in models]
     root = f"{request.scope.get('root_path', '').rstrip('/')}/"
     return PageVisit(root, query, served, names, served.name == models.default)
 
@@ -163,8 +167,9 @@ def _start(visit: PageVisit) -> tuple[str, Content]:
     return "start.html", {"popular": popular, "about": answers.about(visit.model)}
 
 
-def _found(template: str, most: int, visit: PageVisit) -> tuple[str, Content]:
-    text, history = visit.query.q.strip()[:1000], list(dict.fromkeys(visit.query.item))
+def _search(template: str, most: int, visit: PageVisit) -> tuple[str, Content]:
+    text = visit.query.q.strip()[:1000]
+    history = list(dict.fromkeys(visit.query.item))
     places = visit.model.catalogue.search(text, most) if text else []
     found = visit.items(places)
     for row in found:
@@ -176,7 +181,8 @@ def _found(template: str, most: int, visit: PageVisit) -> tuple[str, Content]:
 def _item(visit: PageVisit) -> tuple[str, Content]:
     if not visit.query.item:
         raise ProblemError(422, "say which item: ?item=ID.")
-    model, text = visit.model, visit.query.item[0]
+    model = visit.model
+    text = visit.query.item[0]
     place = position(visit.served, text)
     others, strengths = model.fitted_.learned.neighbors(place, model.catalogue)
     order = np.lexsort((model.catalogue.by_popularity[others], -strengths))
@@ -184,9 +190,14 @@ def _item(visit: PageVisit) -> tuple[str, Content]:
     positive = order[strengths[order] > 0][: WIDE.positive]
     negative = order[strengths[order] < 0][::-1][: WIDE.negative]
     chosen = np.concatenate([positive, negative])
-    near, weights = np.asarray(others)[chosen].astype(np.int64), strengths[chosen].astype(np.float64)
+    near = np.asarray(others)[chosen].astype(np.int64)
+    weights = strengths[chosen].astype(np.float64)
     rows = visit.items(near)
-    adds = _weights(model, np.array([place]), near)[0] if model.scales_scores else [None] * len(near)
+    adds = (
+        _weights(model, np.array([place]), near)[0]
+        if model.fitted_.learned.scales_scores
+        else [None] * len(near)
+    )
     widest = float(np.abs(weights).max(initial=0)) or 1.0
     for row, weight, added in zip(rows, weights.tolist(), adds, strict=True):
         row |= {"weight": weight, "share": abs(weight) / widest, "adds": added}
@@ -219,12 +230,12 @@ def _weights(model: Recommender, items: npt.NDArray[Any], targets: npt.NDArray[A
 def _edges(model: Recommender, places: npt.NDArray[Any], weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return the weights of edges between an item, which comes first, and its neighbors, n × n.
 
-    √(B_ij·B_ji) is the partial correlation, up to the factor that `novelty` brings. To the first item, all
-    have an edge; a model without weights has no others.
+    √(B_ij·B_ji) is the partial correlation, up to the factor that `novelty` brings. All neighbors have an
+    edge to the first item; in a model without weights there are no others.
     """
     n = len(places)
     edges = np.zeros((n, n))
-    if model.scales_scores:
+    if model.fitted_.learned.scales_scores:
         B = _weights(model, places, places)
         edges = np.sqrt(np.maximum(B * B.T, 0)) * np.sign(B)
     inner = np.where(edges[0, 1:] * weights > 0, edges[0, 1:], weights)
@@ -233,21 +244,22 @@ def _edges(model: Recommender, places: npt.NDArray[Any], weights: npt.NDArray[An
 
 
 def _history(visit: PageVisit) -> tuple[str, Content]:
-    model, query = visit.model, visit.query
+    model = visit.model
+    query = visit.query
     places, unknown = visit.history()
-    novelty, k = query.novelty if model.scales_scores else None, query.k or 10
+    novelty = query.novelty if model.fitted_.learned.scales_scores else None
+    k = query.k or 10
     ids = visit.ids(places)
-    asked = Question(k=k, novelty=novelty)
-    found = answers.recommend(model, [dict.fromkeys(ids)], asked)[0][0].items
-    targets = model.items_.find([row["item"] for row in found], "item")
+    recommended = answers.recommend(model, [dict.fromkeys(ids)], Question(k=k, novelty=novelty))[0][0].items
+    targets = model.items_.find([row["item"] for row in recommended], "item")
     rows = visit.items(targets)
-    given = {"novelty": query.novelty, "k": query.k}
-    for row, answer in zip(rows, found, strict=True):
+    options = {"novelty": query.novelty, "k": query.k}
+    for row, answer in zip(rows, recommended, strict=True):
         row |= {"score": answer["score"], "source": answer["source"]}
-        row["add"] = visit.link("history", item=[*ids, row["id"]], **given)
+        row["add"] = visit.link("history", item=[*ids, row["id"]], **options)
     history = visit.items(places)
     for row in history:
-        row["remove"] = visit.link("history", item=[one for one in ids if one != row["id"]], **given)
+        row["remove"] = visit.link("history", item=[one for one in ids if one != row["id"]], **options)
     if model.explains:
         named = dict(zip(places, history, strict=True))
         for row, reasons in zip(rows, _bars_of(model, ids, targets, novelty, named), strict=True):
@@ -258,8 +270,8 @@ def _history(visit: PageVisit) -> tuple[str, Content]:
         "ids": ids,
         "unknown": unknown,
         "recommended": rows,
-        "novelty": shown if model.scales_scores else None,
-        "typical": None if model.data_size_.binary else model.usual_value_,
+        "novelty": shown if model.fitted_.learned.scales_scores else None,
+        "typical": None if model.data_size_.binary else model.fitted_.usual_value,
         "more": visit.link("history", item=ids, novelty=query.novelty, k=min(2 * k, MOST_ON_PAGE))
         if len(rows) == k < MOST_ON_PAGE else None,
     }  # fmt: skip
@@ -278,14 +290,17 @@ def _bars_of(
         return []
     found, bases = explanations(model.fitted_, np.asarray(targets), history=[history], novelty=novelty)
     amounts = [0.0, *bases.tolist(), *(part.amount for parts in found for part in parts)]
-    low, width = min(amounts), max(amounts) - min(amounts) or 1.0
+    low = min(amounts)
+    width = max(amounts) - low or 1.0
 
     def bar(amount: float, item: Content | None = None) -> Content:
         """Return where a bar begins and how long it is, in percent of the widest."""
-        start, length = 100 * (min(amount, 0.0) - low) / width, 100 * abs(amount) / width
+        start = 100 * (min(amount, 0.0) - low) / width
+        length = 100 * abs(amount) / width
         return {"item": item, "amount": amount, "x": round(start, 2), "length": round(length, 2)}
 
-    each, zero = [], round(-100 * low / width, 2)
+    each = []
+    zero = round(-100 * low / width, 2)
     for parts, base in zip(found, bases.tolist(), strict=True):
         bars = [bar(part.amount, rows_by_place[part.item]) for part in parts]
         bars.sort(key=lambda one: -abs(one["amount"]))
@@ -318,7 +333,7 @@ def _training(notes: Mapping[str, Any]) -> list[tuple[str, Any]]:
         spread = f" ± {error:.4f}" if isinstance(error, float) else ""
         rows.append((str(left.pop("metric")), f"{left.pop('value'):.4f}{spread}"))
     if isinstance(left.get("asked"), int):
-        rows.append(("Measured on", f"{left.pop('asked'):,} users held out"))
+        rows.append(("Evaluated on", f"{left.pop('asked'):,} users held out"))
     return rows + list(left.items())
 
 

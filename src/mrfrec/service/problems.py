@@ -17,7 +17,9 @@ class ProblemError(Exception):
 
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
-        self.status, self.detail, self.headers = status, shortened(detail, _MOST), dict(headers or {})
+        self.status = status
+        self.detail = shortened(detail, _MOST)
+        self.headers = dict(headers or {})
 
     def response(self) -> Response:
         """Return the response to send."""

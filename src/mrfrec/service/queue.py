@@ -28,10 +28,14 @@ class WorkQueue:
     """A bounded queue of work. Requests for which it has no room, or no time, are refused."""
 
     def __init__(self, most: int, seconds: float, refusal: str = TOO_MANY) -> None:
-        """Let at most `most` requests wait, each for at most so many seconds; tell others the `refusal`."""
-        self._most, self._seconds, self._refusal, self._length = most, seconds, refusal, 0
+        """Let at most `most` requests wait, each for at most `seconds`; tell others the `refusal`."""
+        self._most = most
+        self._seconds = seconds
+        self._refusal = refusal
+        self._length = 0
         self._waiting: deque[tuple[asyncio.Future[Any], Callable[[], Any], float]] = deque()
-        self._is_working, self._ended = False, 0.0  # when the last slice of time ended
+        self._is_working = False
+        self._ended = 0.0  # when the last slice of time ended
         self._turn = asyncio.Lock()  # of work in the other thread: first come, first served
         self._thread = ThreadPoolExecutor(1)  # started with the first work
 
@@ -42,7 +46,8 @@ class WorkQueue:
         done: asyncio.Future[T] = loop.create_future()
         self._waiting.append((done, work, time.monotonic() + self._seconds))
         if not self._is_working:
-            self._is_working, self._ended = True, time.thread_time()
+            self._is_working = True
+            self._ended = time.thread_time()
             loop.call_soon(self._work, loop)
         try:
             return await done
@@ -70,19 +75,20 @@ class WorkQueue:
                 done.set_exception(error)
             if time.thread_time() >= end:
                 break
-        self._is_working, self._ended = bool(self._waiting), time.thread_time()
+        self._is_working = bool(self._waiting)
+        self._ended = time.thread_time()
         if self._waiting:
             loop.call_soon(self._work, loop)
 
-    async def run_in_thread(self, work: Callable[..., T], *given: Any) -> T:
+    async def run_in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         """Wait for one's turn, then do the work in another thread: for work of more than milliseconds."""
         async with self.turn() as run:
-            result: T = await run(work, *given)
+            result: T = await run(work, *arguments)
             return result
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
-        """Wait for one's turn, and keep it until the block ends; gives what runs work in the other thread."""
+        """Wait for one's turn and keep it until the block ends; yield what runs work in the thread."""
         self._enter()
         try:
             try:

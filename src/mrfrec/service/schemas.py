@@ -1,14 +1,12 @@
 """The requests and responses of the API, as OpenAPI describes them, and the addresses of pages."""
 
-import re
 from dataclasses import fields
-from inspect import getsource
 from itertools import islice
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
-from mrfrec.answers.question import LEAST, MOST, ItemFilter, Question
+from mrfrec.answers.question import ItemFilter, Question
 
 _Integer = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 ItemId = _Integer | str
@@ -65,16 +63,14 @@ class _ForSomebody(_Strict):
 
 
 def _options() -> Any:
-    """Return the fields of `Question` as those of a request; their comments describe them."""
-    about = dict(re.findall(r"^    (\w+): .*  # (.*)$", getsource(Question), re.MULTILINE))
+    """Return the fields of `Question` as those of a request, with their help and limits."""
     found = {}
     for each in fields(Question):
-        name, text = each.name, about[each.name]
-        rules: dict[str, Any] = {"ge": LEAST.get(name), "le": MOST.get(name)}
-        if name == "explain":
+        rules: dict[str, Any] = {"ge": each.metadata["least"], "le": each.metadata["most"]}
+        if each.name == "explain":
             rules |= {"le": _MOST_REASONS, "alias": "reasons"}
         kind = Items | None if each.type == ItemFilter else each.type
-        found[name] = kind, Field(each.default, description=f"{text[:1].upper()}{text[1:]}.", **rules)
+        found[each.name] = kind, Field(each.default, description=each.metadata["help"], **rules)
     return found
 
 

@@ -71,7 +71,8 @@ class ServedModels:
             if name not in paths or not (is_number and 0 < share <= _MOST_SHARE):
                 rule = f"shares above 0, and at most {_MOST_SHARE:,}, of {', '.join(paths)}"
                 raise ParameterError("split", rule, dict(split or {}))
-        self._split, self._salt = dict(split or {}), hashlib.blake2b(salt.encode()).digest() if salt else b""
+        self._split = dict(split or {})
+        self._salt = hashlib.blake2b(salt.encode()).digest() if salt else b""
         self._paths = dict(paths)
         self._stamps = {name: _stamp(path) for name, path in paths.items()}
         self.on_failure: Callable[[str], None] = lambda name: None  # called when a file cannot be opened
@@ -102,13 +103,13 @@ class ServedModels:
 
     def changed(self) -> list[str]:
         """Return the names of models whose files were replaced since they were last looked at."""
-        found = {name: _stamp(path) for name, path in self._paths.items()}
-        for name, stamp in found.items():
+        stamps = {name: _stamp(path) for name, path in self._paths.items()}
+        for name, stamp in stamps.items():
             if stamp is None and self._stamps[name] is not None:
                 _log.error("model %s: its file is gone; the model goes on answering", name)
                 self._stamps[name] = None
                 self.on_failure(name)
-        return [name for name, stamp in found.items() if stamp is not None and stamp != self._stamps[name]]
+        return [name for name, stamp in stamps.items() if stamp is not None and stamp != self._stamps[name]]
 
     def reload(self, name: str) -> Served:
         """Open the file of a model anew and let it answer from now on.
@@ -124,7 +125,8 @@ class ServedModels:
                 _log.error("model %s stays as it is: %s", name, error)
                 self.on_failure(name)
                 raise
-            before, self._served[name] = self._served[name].fingerprint, served
+            before = self._served[name].fingerprint
+            self._served[name] = served
             gc.collect()  # frees the old one
         _log.info("model %s: %s replaces %s", name, served.fingerprint, before)
         return served
@@ -145,7 +147,7 @@ def _stamp(path: Path) -> Stamp | None:
 
 
 def _opened(name: str, path: Path) -> Served:
-    """Open a model, check every byte of it, and answer a first question in every way."""
+    """Open a model, check every byte of it, and warm it up by an answer of each kind."""
     start = time.perf_counter()
     model = load(path)
     written = path.stat().st_mtime

@@ -196,12 +196,13 @@ def _end_of(process: Any) -> str:
 
 
 def _worker(make: Callable[[], Any], drain: float, prepare: Callable[[], None] | None) -> Any:
-    """Create the application of a worker process. Until it has all its models, it takes no requests."""
+    """Create the application of a worker process, which waits until all its models can be opened."""
     if prepare is not None:
         prepare()
     LocalEngine(threads=1).__enter__()  # for as long as the process lives
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which the server would hear only later
-    parent, said = parent_process(), ""
+    parent = parent_process()
+    said = ""
     while parent is not None and parent.is_alive():
         try:
             app = make()
@@ -235,7 +236,8 @@ def _hear_signals(app: Any, drain: float) -> None:
     """Reload on SIGHUP; say "not ready" for `drain` seconds before the server stops on SIGTERM or SIGINT."""
     from mrfrec.service.app import reload
 
-    loop, stop = asyncio.get_running_loop(), signal.getsignal(signal.SIGTERM)
+    loop = asyncio.get_running_loop()
+    stop = signal.getsignal(signal.SIGTERM)
     assert callable(stop)
     reloading: set[asyncio.Task[None]] = set()
 

@@ -1,1 +1,1 @@
-"""The parts of a fit, and the ranking, that a GPU does faster: PyTorch lives here."""
+"""The parts of a fit, and the ranking, on a GPU with PyTorch."""

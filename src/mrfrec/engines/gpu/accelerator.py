@@ -1,12 +1,12 @@
-"""The steps of a fit that a GPU takes over."""
+"""The stages of a fit that a GPU takes over."""
 
 import numpy as np
 
 from mrfrec.engines.gpu import dense, low_rank, rows, sparse
 from mrfrec.engines.gpu.device import LIBRARIES
 
-# Seconds of a fit without the device below which "auto" does not use it: a GPU takes about as long to wake.
-_WORTH_WAKING = 2.0
+# "auto" does not use the device for a fit that takes fewer seconds without it: a GPU takes as long to start.
+_LEAST_SECONDS = 2.0
 
 
 class TorchAccelerator(rows.StreamingDevice):
@@ -17,18 +17,20 @@ class TorchAccelerator(rows.StreamingDevice):
 
     def __init__(self, name: str, *, if_it_pays: bool = False) -> None:
         super().__init__(name)
-        self.name, self._if_it_pays = name, if_it_pays
+        self.name = name
+        self._if_it_pays = if_it_pays
 
     def takes(
         self, kind: str, m: int, pairs: int, binary: bool, dtype: str, rank: int, seconds: float
     ) -> bool:
-        """Return whether the device is to fit a model of this size, which takes so long without it.
+        """Return whether the device is to fit a model of this size, which takes `seconds` without it.
 
-        Raises `MemoryPlanError` if it must and has no room.
+        With `if_it_pays`, a device without room returns False; else it raises `MemoryPlanError`.
         """
-        if self._if_it_pays and seconds < _WORTH_WAKING:
+        if self._if_it_pays and seconds < _LEAST_SECONDS:
             return False
-        needed, itemsize = rows.needed_bytes(pairs, binary), np.dtype(dtype).itemsize
+        itemsize = np.dtype(dtype).itemsize
+        needed = rows.needed_bytes(pairs, binary)
         advice = 'Use device="cpu", or a device with more memory.'
         if kind == "sparse":
             needed += sparse.needed_bytes()
@@ -36,10 +38,10 @@ class TorchAccelerator(rows.StreamingDevice):
             needed = max(itemsize * m * m + needed, dense.needed_bytes(m, itemsize))
             advice = f"Use a sparse model, {advice[4:]}"
         needed = LIBRARIES + max(needed, low_rank.needed_bytes(pairs, m, rank, itemsize))
-        free = self.memory
-        if self._if_it_pays and needed > free.limit:
+        memory = self.memory
+        if self._if_it_pays and needed > memory.limit:
             return False
-        free.check(f"{kind}, on the device", needed, advice)
+        memory.check(f"{kind}, on the device", needed, advice)
         return True
 
     leading_vectors = low_rank.leading_vectors

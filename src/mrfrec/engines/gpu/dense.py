@@ -1,8 +1,8 @@
 """The dense model on a GPU: Eq. 4 in one m × m array.
 
 The lower triangle of the array is S, its Cholesky factor L, W = L⁻¹ and C = Wᵀ·W in turn; at the end both
-triangles are B. All steps work in place, on strips of rows, so that a card takes the largest model that its
-memory holds. Products are in the precision of the model: TF32 is not used.
+triangles are B. All steps work in place, on strips of rows, so that the model may fill the memory of the
+device. Products are in the precision of the model: TF32 is not used.
 """
 
 import numpy as np
@@ -15,13 +15,13 @@ from mrfrec.core.statistics import Statistics, not_positive_definite
 from mrfrec.engines.gpu.device import Device, computes, dtype_name
 from mrfrec.engines.gpu.rows import StreamedRows
 
-_SIDE = 2048  # of a tile of the factorisation
-_STRIP = 512  # rows that are turned into weights at one time
+_TILE_SIDE = 2048  # rows and columns of a tile of the factorisation
+_STRIP_ROWS = 512  # that are turned into weights at one time
 
 
 def needed_bytes(m: int, itemsize: int) -> int:
-    """Return the bytes of the array, and of the strips of a step."""
-    return itemsize * m * (m + 3 * max(_SIDE, _STRIP))
+    """Return the bytes of the array and of the strips that a step works on."""
+    return itemsize * m * (m + 3 * max(_TILE_SIDE, _STRIP_ROWS))
 
 
 @computes
@@ -29,7 +29,8 @@ def dense_weights(
     device: Device, statistics: Statistics, ridge: Floats, dtype: str, mean_constraint: bool, engine: Engine
 ) -> Array:
     """Return B, on the host."""
-    m, rows = statistics.m, StreamedRows(statistics, device)
+    m = statistics.m
+    rows = StreamedRows(statistics, device)
     with device.host_array(m, dtype, engine.threads) as out:
         with engine.stage("matrix", m):
             A = torch.empty((m, m), dtype=getattr(torch, dtype), device=device.torch)
@@ -51,8 +52,9 @@ def dense_weights(
 
 def _invert(A: Tensor, engine: Engine) -> None:
     """Replace the lower triangle of A by that of A⁻¹."""
-    m, tiles = len(A), ranges(0, len(A), _SIDE)
-    space = torch.empty(min(_SIDE, m) * m, dtype=A.dtype, device=A.device)  # a row of tiles
+    m = len(A)
+    tiles = ranges(0, m, _TILE_SIDE)
+    space = torch.empty(min(_TILE_SIDE, m) * m, dtype=A.dtype, device=A.device)  # for a row of tiles
     with engine.stage("factorise", m):
         for k0, k1 in tiles:  # A = L·Lᵀ, one column of tiles after the other
             A[k0:, k0:k1].addmm_(A[k0:, :k0], A[k0:k1, :k0].T, alpha=-1)
@@ -69,7 +71,7 @@ def _invert(A: Tensor, engine: Engine) -> None:
             own = torch.linalg.solve_triangular(A[i0:i1, i0:i1], identity, upper=False)
             panel = space[: (i1 - i0) * i0].view(i1 - i0, i0)
             torch.mm(own, A[i0:i1, :i0], out=panel).neg_()
-            for j0, j1 in ranges(0, i0, _SIDE):
+            for j0, j1 in ranges(0, i0, _TILE_SIDE):
                 torch.mm(panel[:, j0:], A[j0:i0, j0:j1], out=A[i0:i1, j0:j1])
             A[i0:i1, i0:i1] = own
             engine.advance(i1 - i0)
@@ -93,7 +95,8 @@ def _weights(A: Tensor, statistics: Statistics, mean_constraint: bool, device: D
     diagonal = A.diagonal().double().cpu().numpy() - z**2
     factor = closed_form.column_factor(statistics, diagonal, dtype_name(A))
     a, f, rank_one = (device.to_device(x).to(A.dtype) for x in (statistics.scaling.a, factor, z))
-    for i0, i1 in reversed(ranges(0, len(A), _STRIP)):  # largest first: the others fit into its memory
+    # The largest strip comes first: its memory is used again for the others.
+    for i0, i1 in reversed(ranges(0, len(A), _STRIP_ROWS)):
         strip = torch.addcmul(A[i0:i1, :i1], rank_one[i0:i1, None], rank_one[:i1], value=-1).neg_()
         own = strip[:, i0:].tril(-1)
         strip[:, i0:] = own + own.T  # zeros on the diagonal
@@ -103,10 +106,11 @@ def _weights(A: Tensor, statistics: Statistics, mean_constraint: bool, device: D
 
 def _symmetric_product(A: Tensor, x: Floats, device: Device) -> Floats:
     """Return C·x in float64, from the lower triangle of C."""
-    x_device, out = device.to_device(x), torch.zeros(len(A), dtype=torch.float64, device=A.device)
-    for i0, i1 in ranges(0, len(A), _STRIP):
+    x_on_device = device.to_device(x)
+    out = torch.zeros(len(A), dtype=torch.float64, device=A.device)
+    for i0, i1 in ranges(0, len(A), _STRIP_ROWS):
         strip = A[i0:i1, :i1].double()
         own = strip[:, i0:].tril()
-        out[i0:i1] += strip[:, :i0] @ x_device[:i0] + (own + own.tril(-1).T) @ x_device[i0:i1]
-        out[:i0] += strip[:, :i0].T @ x_device[i0:i1]
+        out[i0:i1] += strip[:, :i0] @ x_on_device[:i0] + (own + own.tril(-1).T) @ x_on_device[i0:i1]
+        out[:i0] += strip[:, :i0].T @ x_on_device[i0:i1]
     return np.asarray(out.cpu().numpy())

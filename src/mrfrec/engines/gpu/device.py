@@ -1,4 +1,4 @@
-"""One device of PyTorch: its memory, the way to it and back, and the precision of its products."""
+"""One device of PyTorch: its memory, copies to and from it, and the precision of its products."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ P = ParamSpec("P")
 Result = TypeVar("Result")
 
 LIBRARIES = 700_000_000  # bytes that PyTorch and its libraries take on a GPU, measured
-_PINNED_ROWS = 512  # of an array, that are on their way to the host at one time
+_PINNED_ROWS = 512  # rows of an array that are copied to the host at one time
 
 
 class Device:
@@ -30,24 +30,27 @@ class Device:
 
     @property
     def memory(self) -> Budget:
-        """The bytes that are free on the device, or held by PyTorch for later."""
+        """The bytes that are free on the device, with those that PyTorch has reserved and does not use."""
         if self.torch.type == "cpu":
             return memory_budget(None)
-        held = torch.cuda.memory_reserved(self.torch) - torch.cuda.memory_allocated(self.torch)
-        return Budget(torch.cuda.mem_get_info(self.torch)[0] + held, f"is free on the device {self.torch}")
+        unused = torch.cuda.memory_reserved(self.torch) - torch.cuda.memory_allocated(self.torch)
+        return Budget(torch.cuda.mem_get_info(self.torch)[0] + unused, f"is free on the device {self.torch}")
 
     def to_device(self, array: Array) -> Tensor:
         """Return a copy on the device; unsigned integers become signed."""
         array = np.ascontiguousarray(array)
         if array.dtype.kind == "u" and array.itemsize > 1:
             array = array.view(f"i{array.itemsize}")
-        if not array.flags.writeable:  # PyTorch warns of these, though it will only read
+        if not array.flags.writeable:  # PyTorch warns of these, though it only reads them
             array = array.copy()
         return torch.from_numpy(array).to(self.torch)
 
     @contextmanager
     def host_array(self, m: int, dtype: str, threads: int) -> Iterator[Array]:
-        """Yield an m × m array in ordinary memory; threads touch its pages while the device is at work."""
+        """Yield an m × m array in ordinary memory.
+
+        Threads touch its pages while the device is at work, so that copying to it is faster.
+        """
         out = np.empty((m, m), dtype)
         pool = ThreadPoolExecutor(threads)
         for i0, i1 in ranges(0, m, _PINNED_ROWS) if self.torch.type != "cpu" else ():
@@ -58,7 +61,7 @@ class Device:
             pool.shutdown(cancel_futures=True)
 
     def to_host(self, A: Tensor, out: Array, engine: Engine) -> Array:
-        """Copy a matrix to ordinary memory, through pinned strips and with all threads."""
+        """Copy a matrix to `out`, in ordinary memory, through pinned strips and with all threads."""
         if A.device.type == "cpu":
             return np.asarray(A.numpy())
         pinned = [torch.empty((_PINNED_ROWS, A.shape[1]), dtype=A.dtype, pin_memory=True) for _ in range(2)]
@@ -67,7 +70,7 @@ class Device:
         for number, (i0, i1) in enumerate([*strips, (0, 0)]):
             if number < len(strips):
                 pinned[number % 2][: i1 - i0].copy_(A[i0:i1], non_blocking=True)
-            if number:  # the strip before is there by now: copy it while the next one comes
+            if number:  # the last strip has arrived: copy it while the next one comes
                 j0, j1 = strips[number - 1]
                 source = pinned[(number - 1) % 2].numpy()
                 engine.run(lambda t, j0=j0, source=source: _copy(out, j0, source, *t), ranges(0, j1 - j0, 32))
@@ -86,12 +89,13 @@ def dtype_name(A: Tensor) -> str:
 
 
 @contextmanager
-def computing_on(device: torch.device, what: str) -> Iterator[None]:
-    """Compute with float32 products at their own precision, whatever the process allows elsewhere.
+def computing_on(device: torch.device, work: str) -> Iterator[None]:
+    """Compute float32 products in float32, whatever precision the process allows elsewhere.
 
-    If the device has run out of memory, which others may use too, free it and raise a `MemoryPlanError`.
+    If the device runs out of memory, which other processes may use, raise a `MemoryPlanError`. At the end,
+    give unused memory back.
     """
-    before = torch.get_float32_matmul_precision()
+    usual_precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
         with torch.inference_mode():
@@ -99,27 +103,27 @@ def computing_on(device: torch.device, what: str) -> Iterator[None]:
     except torch.OutOfMemoryError:
         free = torch.cuda.mem_get_info(device)[0]
         raise MemoryPlanError(
-            f"{what} ran out of memory on the device {device}, of which {human_bytes(free)} are free now: "
+            f"{work} ran out of memory on the device {device}, of which {human_bytes(free)} are free now: "
             'others have taken some since it began. Try again later, or use device="cpu".',
             needed=free + 1,
             limit=free,
         ) from None
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(usual_precision)
         if device.type == "cuda":
             torch.cuda.empty_cache()
 
 
-Kind = TypeVar("Kind", bound=Device)
+AnyDevice = TypeVar("AnyDevice", bound=Device)
 
 
 def computes(
-    function: Callable[Concatenate[Kind, P], Result],
-) -> Callable[Concatenate[Kind, P], Result]:
-    """Let a step of a fit compute on its first argument, as `computing_on` says."""
+    function: Callable[Concatenate[AnyDevice, P], Result],
+) -> Callable[Concatenate[AnyDevice, P], Result]:
+    """Run a step of a fit within `computing_on` the device that is its first argument."""
 
     @wraps(function)
-    def on_device(device: Kind, /, *args: P.args, **kwargs: P.kwargs) -> Result:
+    def on_device(device: AnyDevice, /, *args: P.args, **kwargs: P.kwargs) -> Result:
         with computing_on(device.torch, "the fit"):
             return function(device, *args, **kwargs)
 

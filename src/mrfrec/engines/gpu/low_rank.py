@@ -8,20 +8,22 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from mrfrec.core.engine import Array, Engine
-from mrfrec.core.lanczos import Half, Operations, basis_size, fill_basis
+from mrfrec.core.lanczos import Operations, Side, basis_size, fill_basis
 from mrfrec.engines.gpu.device import Device, computes
 
 
 def needed_bytes(pairs: int, m: int, rank: int, itemsize: int) -> int:
     """Return the bytes of both sides of the data, the basis and a few of its blocks; 0 without a rank."""
-    block, columns = basis_size(rank, m) if rank else (0, 0)
-    return (8 + 2 * itemsize) * pairs + itemsize * m * (columns + rank + 8 * block) if rank else 0
+    if not rank:
+        return 0
+    block, columns = basis_size(rank, m)
+    return (8 + 2 * itemsize) * pairs + itemsize * m * (columns + rank + 8 * block)
 
 
 @computes
 def leading_vectors(
     device: Device,
-    parts: list[tuple[Half, Half]],
+    parts: list[tuple[Side, Side]],
     a: Array,
     random: Callable[[int], Array],
     columns: int,
@@ -31,12 +33,12 @@ def leading_vectors(
     """Return the leading right singular vectors of N as rows, on the host; see the core's `lanczos`."""
     to_device = device.to_device
     scale = to_device(a)[:, None]
-    sides = [[_side(half, device) for half in part] for part in parts]
+    on_device = [[_side_on(device, side) for side in part] for part in parts]
 
     def multiply(Z: Tensor) -> Tensor:
         Z = Z * scale
         out = torch.zeros_like(Z)
-        for part in sides:
+        for part in on_device:
             product = Z
             for ptr, rows, values, weight in part:
                 # A sum over the rows of a bag, one after the other: the same for every run.
@@ -48,7 +50,7 @@ def leading_vectors(
     def project(basis: Tensor, product: Tensor) -> Array:
         inside = basis @ product
         product -= basis.T @ inside
-        product -= basis.T @ (basis @ product)  # the rounding of the first time
+        product -= basis.T @ (basis @ product)  # again, for the rounding of the first time
         return np.asarray(inside.cpu().numpy())
 
     basis = torch.empty((columns, len(a)), dtype=scale.dtype, device=scale.device)
@@ -64,7 +66,8 @@ def leading_vectors(
     return np.asarray((chosen @ basis).cpu().numpy())
 
 
-def _side(half: Half, device: Device) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-    ptr = half.ptr[:-1].astype(np.int32)
-    values = device.to_device(half.values) if len(half.values) else None
-    return device.to_device(ptr), device.to_device(half.rows), values, device.to_device(half.weight)[:, None]
+def _side_on(device: Device, side: Side) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """Return a side with its arrays on the device, as `embedding_bag` takes them."""
+    ptr = side.ptr[:-1].astype(np.int32)
+    values = device.to_device(side.values) if len(side.values) else None
+    return device.to_device(ptr), device.to_device(side.rows), values, device.to_device(side.weight)[:, None]

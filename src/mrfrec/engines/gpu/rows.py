@@ -16,27 +16,30 @@ from torch import Tensor
 from mrfrec.core.statistics import Statistics
 from mrfrec.engines.gpu.device import Device
 
-_STRIP = 1 << 25  # numbers of a strip of S, at least
-_LARGEST_STRIP, _PER_SUM = 1 << 30, 16  # numbers at most, and bytes for each
+_LEAST_STRIP, _LARGEST_STRIP = 1 << 25, 1 << 30  # numbers in a strip of S
 LISTED = 1 << 24  # pairs, or other numbers, that are listed at one time
-_PER_NUMBER, _PER_LISTED = 32, 80  # bytes
+_BYTES_PER_NUMBER, _BYTES_PER_LISTED = 32, 80  # of the smallest strips, and of lists
+_BYTES_PER_SUM = 16  # of larger strips
 
 
 def needed_bytes(pairs: int, binary: bool) -> int:
-    """Return the bytes of the data on the device, and of the strips and lists."""
-    return (20 + (0 if binary else 8)) * pairs + _PER_NUMBER * _STRIP + _PER_LISTED * LISTED
+    """Return the bytes of the data on the device, of a strip and of the lists."""
+    return (20 + (0 if binary else 8)) * pairs + _BYTES_PER_NUMBER * _LEAST_STRIP + _BYTES_PER_LISTED * LISTED
 
 
 class StreamedRows:
     """Rows of S, from the histories that lie on the device."""
 
     def __init__(self, statistics: Statistics, device: Device) -> None:
-        X, self.statistics, self.device = statistics.X, statistics, device
+        self.statistics = statistics
+        self.device = device
+        X = statistics.X
         begin = X.begin if len(X.begin) < 2**31 else X.begin.astype(np.int64)
         self._items, self._begin, self._rank = (device.to_device(x) for x in (X.items, begin, X.rank))
         self._before = torch.cumsum(self._rank, 0, dtype=torch.int64) - self._rank
         self._values = device.to_device(X.values) if len(X.values) else None
-        self._a, self._g = device.to_device(statistics.scaling.a), device.to_device(statistics.scaling.g)
+        self._a = device.to_device(statistics.scaling.a)
+        self._g = device.to_device(statistics.scaling.g)
 
     @cached_property
     def _unit(self) -> float:
@@ -46,11 +49,13 @@ class StreamedRows:
         return float(2.0 ** (np.ceil(np.log2(largest)) - 62)) if largest > 0 else 1.0
 
     def strips(self, numbers: int = 0) -> Iterator[tuple[int, int, Tensor]]:
-        """Yield ranges of rows and sums for S[i0:i1, :i1], before the diagonal; `entries` scales them.
+        """Yield i0, i1 and the sums for S[i0:i1, :i1] before the diagonal, which `entries` scales.
 
-        Strips have so many numbers, or a few.
+        A strip has about `numbers` sums, at least `_LEAST_STRIP`; or a single row.
         """
-        m, i0, numbers = self.statistics.m, 0, max(numbers, _STRIP)
+        m = self.statistics.m
+        numbers = max(numbers, _LEAST_STRIP)
+        i0 = 0
         while i0 < m:
             # The largest i1 with (i1 − i0)·i1 numbers.
             i1 = min(max(int((i0 + (i0 * i0 + 4 * numbers) ** 0.5) / 2), i0 + 1), m)
@@ -58,8 +63,8 @@ class StreamedRows:
             i0 = i1
 
     def large_strips(self) -> Iterator[tuple[int, int, Tensor]]:
-        """Yield `strips` that take up to a quarter of the device's memory: with many items, few of them."""
-        return self.strips(min(self.device.memory.limit // 4 // _PER_SUM, _LARGEST_STRIP))
+        """Yield few `strips`, each of which takes up to a quarter of the device's memory."""
+        return self.strips(min(self.device.memory.limit // 4 // _BYTES_PER_SUM, _LARGEST_STRIP))
 
     def entries(self, sums: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """Return S_ij in float64, from its sums."""
@@ -71,7 +76,8 @@ class StreamedRows:
         return S
 
     def _strip(self, i0: int, i1: int) -> Tensor:
-        item_ptr, device = self.statistics.X.item_ptr, self.device.torch
+        device = self.device.torch
+        item_ptr = self.statistics.X.item_ptr
         first, last = int(item_ptr[i0]), int(item_ptr[i1])
         kind = torch.int32 if self._values is None else torch.int64
         sums = torch.zeros((i1 - i0) * i1, dtype=kind, device=device)
@@ -81,7 +87,8 @@ class StreamedRows:
             torch.arange(i1 - i0, device=device) * i1, users, output_size=last - first
         )
         for start, stop in bounded_ranges(self._before, first, last):
-            count, before = self._rank[start:stop], self._before[start:stop]
+            count = self._rank[start:stop]
+            before = self._before[start:stop]
             own, place = owners_and_places(count, int(before[-1] + count[-1] - before[0]))
             partner = (self._begin[start:stop] - (before - before[0]))[own] + place
             target = row[start - first : stop - first][own] + self._items[partner]
@@ -100,19 +107,19 @@ class StreamedRows:
 
 
 class StreamingDevice(Device):
-    """A device that keeps the data of a fit from one stage to the next."""
+    """A device that keeps the data of a fit between its stages."""
 
     _rows: StreamedRows | None = None
 
     def streamed(self, statistics: Statistics) -> StreamedRows:
-        """Return rows of S, from data that is brought here once."""
+        """Return rows of S; the data is copied to the device once."""
         if self._rows is None or self._rows.statistics is not statistics:
             self._rows = StreamedRows(statistics, self)
         return self._rows
 
 
 def bounded_ranges(before: Tensor, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Cut first…last into ranges that list at most so many numbers; `before` says how many come before."""
+    """Cut first…last into ranges that list about `LISTED` numbers; before[i] numbers come before entry i."""
     if first == last:
         return
     marks = torch.arange(int(before[first]), int(before[last - 1]) + 1, LISTED, device=before.device)
@@ -123,7 +130,7 @@ def bounded_ranges(before: Tensor, first: int, last: int) -> Iterator[tuple[int,
 
 
 def owners_and_places(counts: Tensor, total: int) -> tuple[Tensor, Tensor]:
-    """Return the owner of each of `total` places, counts[o] of them owner o's, and 0, 1, …, total − 1."""
+    """Return for each of `total` places its owner, where owner o has counts[o] of them, and its number."""
     owners = torch.arange(len(counts), device=counts.device)
     own = torch.repeat_interleave(owners, counts, output_size=total)
     return own, torch.arange(total, device=counts.device)

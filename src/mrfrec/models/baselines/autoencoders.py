@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
     from mrfrec.io.artifact import Stored
 
-# Users per matrix product; constant, so that scores do not depend on the number of users in a call.
-_BLOCK = 32
-_OUTER = ("first", "vectors", "bias")  # the weights that are not among `layers`
+# Users of a matrix product: the same number for any number of users, and so the same scores.
+_USERS_AT_ONCE = 32
+_NO_LAYERS = ("first", "vectors", "bias")  # weights that are no `layers` but fields of `Network`
 
 
 Array = npt.NDArray[Any]
@@ -65,23 +65,24 @@ class Network(LatentVectors):
         out = np.empty((n, first.width), np.float32)
 
         def work(start: int) -> None:
-            stop = min(start + _BLOCK, n)
-            layer = np.zeros((_BLOCK, first.width), np.float32)
+            stop = min(start + _USERS_AT_ONCE, n)
+            layer = np.zeros((_USERS_AT_ONCE, first.width), np.float32)
             for u in range(start, stop):
                 span = slice(int(histories.ptr[u]), int(histories.ptr[u + 1]))
                 x = values[span]
                 if self.is_multinomial and len(x):
                     x = x / np.sqrt(x @ x)
                 layer[u - start] = x.astype(np.float32) @ first.array[items[span]]
-            out[start:stop] = self._through(layer + self.layers["first.bias"])[: stop - start]
+            out[start:stop] = self._last_hidden(layer + self.layers["first.bias"])[: stop - start]
 
         with LocalEngine(threads) as engine:
-            engine.run(work, range(0, n, _BLOCK))
+            engine.run(work, range(0, n, _USERS_AT_ONCE))
         return out
 
-    def _through(self, layer: Array) -> Array:
+    def _last_hidden(self, layer: Array) -> Array:
         """Return the last hidden layer from the sums of the first."""
-        W, layer = self.layers, (1 + np.tanh(layer / 2)) / 2 if self.is_sigmoid else np.tanh(layer)
+        W = self.layers
+        layer = (1 + np.tanh(layer / 2)) / 2 if self.is_sigmoid else np.tanh(layer)
         if "decoder" not in W:
             return layer
         mean = slice(len(W["decoder"]))  # the rest is the log-variance, used in training only
@@ -98,13 +99,12 @@ class Network(LatentVectors):
 class Autoencoder(Latent):
     """What the three models have in common, their parameters among it."""
 
-    explains: ClassVar[bool] = False
     extra: ClassVar[str | None] = "torch"
     machine_parameters: ClassVar[tuple[str, ...]] = ("device", "threads", "memory_limit")
     _trained_by: ClassVar[tuple[str, str]] = ("mrfrec.models.baselines.networks", "PyTorch")
     is_multinomial: ClassVar[bool] = True  # the likelihood; histories are then normalised to length 1
-    # Parameters that one of them has, as the networks of the others see them. An annotation would make them
-    # parameters of all.
+    # Parameters of one of the models, here with the values that switch them off in the others. An annotation
+    # would make them parameters of all.
     latent, kl_cap, kl_epochs = 0, 0.0, 0.0  # MultVAE
     weight, activation, user_vectors = 0.0, "tanh", False  # CDAE
 
@@ -133,21 +133,21 @@ class Autoencoder(Latent):
         self.patience = None if self.patience is None else check_count("patience", self.patience)
         self.seed = check_seed(self.seed)
         self.device = check_device_name(self.device)
-        self._limit(self.threads, self.memory_limit)
+        self._set_limits(self.threads, self.memory_limit)
 
     def shapes(self, n: int, m: int) -> dict[str, tuple[int, ...]]:
         """Return the shape of every weight, for n training users and m items."""
         h, z = self.hidden, self.latent
-        found: dict[str, tuple[int, ...]] = {"first": (m, h), "first.bias": (h,)}
+        shapes: dict[str, tuple[int, ...]] = {"first": (m, h), "first.bias": (h,)}
         if z:
             # Mean and log-variance of z side by side.
-            found |= {"encoder": (h, 2 * z), "encoder.bias": (2 * z,)}
-            found |= {"decoder": (z, h), "decoder.bias": (h,)}
+            shapes |= {"encoder": (h, 2 * z), "encoder.bias": (2 * z,)}
+            shapes |= {"decoder": (z, h), "decoder.bias": (h,)}
         if self.user_vectors:
-            found["users"] = (n, h)
-        return found | {"vectors": (m, h), "bias": (m,)}
+            shapes["users"] = (n, h)
+        return shapes | {"vectors": (m, h), "bias": (m,)}
 
-    def _fit(self, data: "Interactions", given: FitContext) -> Network:
+    def _fit(self, data: "Interactions", context: FitContext) -> Network:
         self.check_ready()
         from mrfrec.engines.devices import chosen_device
         from mrfrec.models.baselines import networks, training
@@ -155,15 +155,18 @@ class Autoencoder(Latent):
         began = time.perf_counter()
         rows = Rows.of(data.matrix)
         refuse_negative(type(self).__name__, "the data", rows)
-        for part in given.validation or ():
+        for part in context.validation or ():
             refuse_negative(type(self).__name__, "validation", part)
-        device, needed = chosen_device(self.device), networks.needed_bytes(self, rows)
+        device = chosen_device(self.device)
+        needed = networks.needed_bytes(self, rows)
         plan = memory_budget(self.memory_limit)  # type: ignore[arg-type]  # a number by now
         if device == "cpu":
-            plan.require("training", needed + given.copied, "Use a smaller hidden or batch, or fewer items.")
+            plan.require(
+                "training", needed + context.copied, "Use a smaller hidden or batch, or fewer items."
+            )
         ready = time.perf_counter()
         weights, history, best_epoch = training.train(
-            self, rows, given.validation, device, needed, given.progress
+            self, rows, context.validation, device, needed, context.progress
         )
         trained = time.perf_counter()
         outer = {name: DenseRows(weights[name]) for name in ("first", "vectors")}
@@ -174,16 +177,19 @@ class Autoencoder(Latent):
 
     def _learned(self, weights: Mapping[str, Array], outer: Mapping[str, Any], **rest: Any) -> Network:
         return Network(
-            layers={name: array for name, array in weights.items() if name not in _OUTER},
+            layers={name: array for name, array in weights.items() if name not in _NO_LAYERS},
             name=type(self).__name__, is_multinomial=self.is_multinomial,
             is_sigmoid=self.activation == "sigmoid", **outer, **rest,
         )  # fmt: skip
 
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> Network:
         shapes = self.shapes(0, m)
-        found = {name: shaped(arrays, name, *shapes[name]) for name in shapes if name != "users"}
-        outer = {"first": DenseRows(found["first"].array, found["first"].check), **stored_vectors(arrays, m)}
-        layers = {name: part.read() for name, part in found.items() if name not in _OUTER}
+        stored = {name: shaped(arrays, name, *shapes[name]) for name in shapes if name != "users"}
+        outer = {
+            "first": DenseRows(stored["first"].array, stored["first"].check),
+            **stored_vectors(arrays, m),
+        }
+        layers = {name: array.read() for name, array in stored.items() if name not in _NO_LAYERS}
         return self._learned(layers, outer, history=facts["history"], best_epoch=facts["best_epoch"])
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from mrfrec.models.climbing import Axis, RidgeMultiples
-from mrfrec.models.mrf.field import GaussianField, check_dropout
+from mrfrec.models.mrf.field import GaussianField
 
 
 class EASE(GaussianField):
@@ -35,10 +35,7 @@ class EASE(GaussianField):
         memory_limit: int | str | None = None,
         device: str = "cpu",
     ) -> None:
-        self._set_shared(
-            l2=l2, sparsity=sparsity, threshold=threshold, max_neighbors=max_neighbors, r=r, dtype=dtype,
-            threads=threads, memory_limit=memory_limit, device=device,
-        )  # fmt: skip
+        self._set_parameters(locals())
 
 
 class EDLAE(GaussianField):
@@ -79,8 +76,4 @@ class EDLAE(GaussianField):
         memory_limit: int | str | None = None,
         device: str = "cpu",
     ) -> None:
-        self._set_shared(
-            l2=l2, sparsity=sparsity, threshold=threshold, max_neighbors=max_neighbors, r=r, dtype=dtype,
-            threads=threads, memory_limit=memory_limit, device=device,
-        )  # fmt: skip
-        self.dropout = check_dropout(dropout)
+        self._set_parameters(locals())

@@ -31,14 +31,14 @@ class Popularity(Linear):
     def __init__(self) -> None:
         return
 
-    def _fit(self, data: "Interactions", given: FitContext) -> LinearWeights:
+    def _fit(self, data: "Interactions", context: FitContext) -> LinearWeights:
         import scipy.sparse as sp
 
         return self.learned(sp.csr_array((data.n_items, data.n_items)), data.popularity)
 
 
 class GramFit:
-    """A fit to XᵀX: its engine, and what it took."""
+    """A fit to XᵀX: its engine, and the time and memory it takes."""
 
     def __init__(self, engine: "Engine", held: int) -> None:
         self.engine = engine
@@ -55,19 +55,19 @@ class GramFit:
 def fitting_gram(
     model: Linear,
     data: "Interactions",
-    given: FitContext,
+    context: FitContext,
     costs: Mapping[str, float],
     user_weight: float = 0.0,
 ) -> Iterator[GramFit]:
     """Run a fit to XᵀX in an engine.
 
-    `costs` says about how long each stage takes compared with the others.
+    `costs` holds the share of the time that each stage takes, about.
     """
     from mrfrec.core.neighbors import bytes_for_raw
 
     start = time.perf_counter()
-    with LocalEngine(model.threads, model.memory_limit, given.progress) as engine:
-        held = given.copied + bytes_for_raw(data.matrix, user_weight)
+    with LocalEngine(model.threads, model.memory_limit, context.progress) as engine:
+        held = context.copied + bytes_for_raw(data.matrix, user_weight)
         engine.memory.require("statistics", held, "Use fewer users or items, or more memory.")
         engine.expect(costs)
         fit = GramFit(engine, held)
@@ -106,7 +106,7 @@ class ItemKNN(Linear):
         As in `MRF`.
     """
 
-    _learns = KNNWeights
+    _weights_type = KNNWeights
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
         "neighbors": (20, 100),
         "shrink": (0.0, 10.0),
@@ -128,17 +128,17 @@ class ItemKNN(Linear):
         self.shrink = check_nonnegative("shrink", shrink)
         self.user_weight = check_nonnegative("user_weight", user_weight)
         self.normalize = check_flag("normalize", normalize)
-        self._limit(threads, memory_limit)
+        self._set_limits(threads, memory_limit)
 
-    def _fit(self, data: "Interactions", given: FitContext) -> LinearWeights:
+    def _fit(self, data: "Interactions", context: FitContext) -> LinearWeights:
         from mrfrec.core import neighbors
 
         costs = {"statistics": 0.02, "neighbors": 0.95, "rows": 0.03}  # typical shares
-        with fitting_gram(self, data, given, costs, self.user_weight) as fit:
+        with fitting_gram(self, data, context, costs, self.user_weight) as fit:
             engine, held = fit.engine, fit.held
             facts = neighbors.raw_statistics(data.matrix, engine, self.user_weight)
-            found = neighbors.nearest(facts, self.neighbors, self.shrink, held, engine)
+            cosines = neighbors.nearest(facts, self.neighbors, self.shrink, held, engine)
             with engine.stage("rows", 1):
-                base = neighbors.to_means(found, facts.mu) if self.normalize else 0.0
-                weights = found.tocsr()
+                base = neighbors.to_means(cosines, facts.mu) if self.normalize else 0.0
+                weights = cosines.tocsr()
         return fit.noted(self.learned(weights, base))

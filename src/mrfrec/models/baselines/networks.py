@@ -73,7 +73,9 @@ class DeviceRows:
     """The rows of a matrix on a device, divided into batches."""
 
     def __init__(self, rows: Rows, model: Recipe, device: str) -> None:
-        self.width, self.device, self.lengths = rows.width, device, np.diff(rows.ptr)
+        self.width = rows.width
+        self.device = device
+        self.lengths = np.diff(rows.ptr)
         values = rows.values.astype(np.float64)
         inputs = values
         if model.is_multinomial:  # these normalise each history to length 1
@@ -219,7 +221,9 @@ class Trainer:
     """A network and its optimiser on a device."""
 
     def __init__(self, model: Recipe, rows: Rows, device: str) -> None:
-        self.model, self.device, self.data = model, device, DeviceRows(rows, model, device)
+        self.model = model
+        self.device = device
+        self.data = DeviceRows(rows, model, device)
         self.weights = initial_weights(model, len(rows), rows.width, device)
         biases, matrices = ([w for w in self.weights.values() if w.ndim == n] for n in (1, 2))
         # The gradient of (l2/batch)·‖W‖² is 2·l2/batch·W: `weight_decay` times W. (Liang et al. publish code
@@ -230,7 +234,8 @@ class Trainer:
         ]
         self._block = self.data.block(model.batch)
         self.adam = torch.optim.Adam(groups, lr=model.learning_rate, fused=True)
-        self.steps, self.steps_per_epoch = 0, math.ceil(len(rows) / model.batch)
+        self.steps_per_epoch = math.ceil(len(rows) / model.batch)
+        self.steps = 0
 
     def step(self, batch: UserBatch, random: torch.Generator) -> Tensor:
         """Take one step on the mean loss of a batch; return the summed loss without penalties."""

@@ -64,7 +64,7 @@ class SLIM(Linear):
         Number of regressions that did not converge; None in a loaded model.
     """
 
-    _learns: ClassVar[type[LinearWeights]] = SLIMWeights
+    _weights_type: ClassVar[type[LinearWeights]] = SLIMWeights
     tuning_grid: ClassVar[Mapping[str, Axis]] = {"l1": (0.1, 0.5, 1.0, 5.0), "l2": _RIDGES}
     # Typical shares of the time.
     _costs: ClassVar[Mapping[str, float]] = {
@@ -88,15 +88,15 @@ class SLIM(Linear):
         self.tolerance = check_number("tolerance", self.tolerance, "above 0 and below 1", lambda x: 0 < x < 1)
         self.passes = check_count("passes", self.passes)
         self.dtype = check_dtype(self.dtype)
-        self._limit(self.threads, self.memory_limit)
+        self._set_limits(self.threads, self.memory_limit)
 
     @property
     def unsettled_(self) -> int | None:
         learned = self.fitted_.learned
         return learned.unsettled if isinstance(learned, SLIMWeights) else None
 
-    def _fit(self, data: "Interactions", given: FitContext) -> LinearWeights:
-        with fitting_gram(self, data, given, self._costs) as fit:
+    def _fit(self, data: "Interactions", context: FitContext) -> LinearWeights:
+        with fitting_gram(self, data, context, self._costs) as fit:
             weights, unsettled = self._regressions(data, fit)
             if unsettled:
                 warn(

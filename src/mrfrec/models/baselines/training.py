@@ -1,6 +1,6 @@
 """Train an autoencoder: epochs, early stopping and validation."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -36,12 +36,13 @@ def train(
     device: str,
     needed: int,
     progress: "Progress | None" = None,
+    is_enough: Callable[[list[dict[str, Any]]], bool] = lambda _: False,
 ) -> Trained:
     """Train a network on users × items and keep the epoch with the best validation nDCG.
 
     `validation` holds shown and hidden items of validation users. If None, the share `model.validation` of
     the users is held out. With a share of 0 all epochs are trained and the last is kept. `needed` is about
-    how many bytes it takes.
+    how many bytes it takes. `is_enough` gets the history after each epoch and may end the training.
     """
     if validation is None and model.validation > 0:
         rows, validation = _set_aside(rows, model)
@@ -66,6 +67,8 @@ def train(
             if before is None or ndcg is None or ndcg > before:
                 best, best_epoch = trainer.predicting(), epoch
             history.append({"epoch": epoch, "loss": loss, "ndcg": ndcg})
+            if is_enough(history):
+                break
         report(steps)
         weights = {name: w.cpu().numpy() for name, w in best.items()}
     return weights, history, best_epoch
@@ -105,15 +108,16 @@ def _set_aside(rows: Rows, model: Recipe) -> tuple[Rows, tuple[Rows, Rows]]:
         )
     random = np.random.default_rng(seed_of(model, 0))
     aside = np.sort(random.choice(able, count, replace=False))
-    asked = rows.take(aside)
+    held_out = rows.take(aside)
     # Shuffle the entries of each user and hide the first ones.
-    lengths = np.diff(asked.ptr)
+    lengths = np.diff(held_out.ptr)
     most = np.maximum((_HIDDEN * lengths).astype(np.int64), 1)
     owner = np.repeat(np.arange(count), lengths)
     shuffled = np.lexsort((random.random(len(owner)), owner))
     hidden = np.zeros(len(owner), np.bool_)
-    hidden[shuffled] = np.arange(len(owner)) - asked.ptr[owner] < most[owner]
-    others, X = rows.take(np.setdiff1d(np.arange(len(rows)), aside)), asked.matrix()
+    hidden[shuffled] = np.arange(len(owner)) - held_out.ptr[owner] < most[owner]
+    others = rows.take(np.setdiff1d(np.arange(len(rows)), aside))
+    X = held_out.matrix()
     return others, (Rows.of(only_entries(X, ~hidden)), Rows.of(only_entries(X, hidden)))
 
 
@@ -121,11 +125,12 @@ class _ValidationUsers:
     """Validation users on the device."""
 
     def __init__(self, validation: tuple[Rows, Rows], model: Recipe, device: str) -> None:
-        asked = np.flatnonzero(np.diff(validation[1].ptr))
-        if not len(asked):
+        users = np.flatnonzero(np.diff(validation[1].ptr))
+        if not len(users):
             raise DataError("validation: no user has a hidden item.")
-        self._shown, self._targets = (DeviceRows(rows.take(asked), model, device) for rows in validation)
-        self._model, self._depth = model, min(_DEPTH, self._shown.width)
+        self._shown, self._targets = (DeviceRows(rows.take(users), model, device) for rows in validation)
+        self._model = model
+        self._depth = min(_DEPTH, self._shown.width)
         gains = discounts(self._depth), ideal_gains(self._targets.lengths, self._depth)
         self._discounts, self._ideal = (torch.from_numpy(each).to(device) for each in gains)
 
@@ -135,11 +140,11 @@ class _ValidationUsers:
         total = torch.zeros((), dtype=torch.float64, device=self._ideal.device)
         targets = self._targets.batches(np.arange(len(self._targets)), self._model.batch)
         rankings = ranked(weights, self._model, self._shown, self._depth)
-        for found, wanted in zip(rankings, targets, strict=True):
-            shape = len(found), self._shown.width
-            is_target = torch.zeros(shape, dtype=torch.bool, device=found.device)
-            is_target.view(-1).index_fill_(0, wanted.places, True)
-            gains = is_target.gather(1, found).double() @ self._discounts
-            total += (gains / self._ideal[start : start + len(found)]).sum()
-            start += len(found)
+        for lists, hidden in zip(rankings, targets, strict=True):
+            shape = len(lists), self._shown.width
+            is_target = torch.zeros(shape, dtype=torch.bool, device=lists.device)
+            is_target.view(-1).index_fill_(0, hidden.places, True)
+            gains = is_target.gather(1, lists).double() @ self._discounts
+            total += (gains / self._ideal[start : start + len(lists)]).sum()
+            start += len(lists)
         return float(total) / start

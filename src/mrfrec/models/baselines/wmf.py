@@ -34,12 +34,14 @@ Array = npt.NDArray[Any]
 class WMFVectors(LatentVectors):
     """The vectors of the items, from which those of users are solved."""
 
+    explains: ClassVar[bool] = True
+
     gram: npt.NDArray[np.float64]  # YᵀY
     l2: float
     weight: float
 
     def weights_between(self, had: Array, values: Array, targets: Array) -> npt.NDArray[np.float64]:
-        """Return the weight of each item of the history in each target, s_ij·c_j/x_j.
+        """Return s_ij·c_j/x_j, the weight of each item j of the history in the score of each target i.
 
         The score is Σ_j s_ij·c_j with s_ij = y_iᵀ(YᵀCᵘY + λI)⁻¹y_j (Hu et al., §5). A weight depends on the
         other items of the history.
@@ -133,26 +135,27 @@ class WMF(Latent):
         self.weight = check_nonnegative("weight", weight)
         self.iterations = check_count("iterations", iterations)
         self.seed = check_seed(seed)
-        self._limit(threads, memory_limit)
+        self._set_limits(threads, memory_limit)
 
-    def _fit(self, data: "Interactions", given: FitContext) -> WMFVectors:
+    def _fit(self, data: "Interactions", context: FitContext) -> WMFVectors:
         import scipy.sparse as sp
 
-        start, X = time.perf_counter(), data.matrix
+        start = time.perf_counter()
+        X = data.matrix
         refuse_negative("WMF", "the data", Rows.of(X))
         plan = memory_budget(self.memory_limit)
         n, m = X.shape
         # The vectors, drawn in double precision one side after the other; the items' vectors in double
         # precision for YᵀY; confidences by user and by item; a square for each of eight threads.
         needed = 4 * self.factors * (n + m + max(n, 2 * m)) + 20 * X.nnz + 64 * self.factors**2
-        plan.require("vectors", given.copied + needed, "Use fewer factors.")
+        plan.require("vectors", context.copied + needed, "Use fewer factors.")
         self.check_ready()
         from implicit.cpu.als import AlternatingLeastSquares
         from implicit.recommender_base import ModelFitError
 
         def report(iteration: int, *_: object) -> None:
-            if given.progress is not None:
-                given.progress("training", iteration + 1, self.iterations)
+            if context.progress is not None:
+                context.progress("training", iteration + 1, self.iterations)
 
         # implicit takes the values as c, not as c − 1, and adds `regularization` to the diagonal; its `alpha`
         # would only multiply c.

@@ -1,15 +1,15 @@
 """GaussianField, what MRF, EASE and EDLAE have in common: the fit in closed form, its plan, its results."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.checks import check_count, check_device_name, check_dtype, check_number, warn
+from mrfrec.checks import warn
 from mrfrec.core.plan import Plan, Settings, Sizes, decide
 from mrfrec.core.progress import part_of
 from mrfrec.errors import MemoryPlanError, ParameterError
@@ -18,6 +18,7 @@ from mrfrec.fitted.measured import Metric
 from mrfrec.fitted.state import FittedState
 from mrfrec.models.climbing import Axis, Route
 from mrfrec.models.linear import Linear
+from mrfrec.models.mrf.parameters import RULES, STARTS, Automatic
 from mrfrec.models.mrf.weights import MRFWeights, stored_mrf
 from mrfrec.models.recommender import FitContext
 
@@ -30,12 +31,6 @@ if TYPE_CHECKING:
     from mrfrec.engines.local import LocalEngine
     from mrfrec.io.artifact import Stored
     from mrfrec.models.mrf.measuring import Task
-    from mrfrec.models.recommender import Recommender
-
-Automatic = Literal["auto"]
-
-# Where the values that are "auto" start. A dense model starts without a low-rank part.
-_START = {"user_weight": 0.25, "novelty": 0.1, "rank_weight": 0.3, "feature_weight": 0.7}
 
 
 class GaussianField(Linear):
@@ -46,6 +41,11 @@ class GaussianField(Linear):
     """
 
     machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit", "device")
+    l2: float | Automatic
+    sparsity: float | Automatic | None
+    threshold: float | None
+    max_neighbors: int
+    r: float
     alpha: float = 0.0
     l2_flat: float = 0.0
     dropout: float = 0.0
@@ -59,38 +59,21 @@ class GaussianField(Linear):
     feature_weight: float | Automatic = 0.0
     measure: bool | str = True
 
-    def _set_shared(
-        self,
-        *,
-        l2: float | Automatic,
-        sparsity: float | Literal["auto", "dense"] | None,
-        threshold: float | None,
-        max_neighbors: int,
-        r: float,
-        dtype: Literal["float32", "float64"],
-        threads: int | None,
-        memory_limit: int | str | None,
-        device: str,
-    ) -> None:
-        """Check and set the parameters that all subclasses have."""
-        self.l2 = auto_or("l2", l2)
-        self.sparsity: float | Automatic | None = None
-        if sparsity not in (None, "dense"):
-            rule = 'above 0 and at most 1, "dense"'
-            self.sparsity = auto_or("sparsity", sparsity, rule, lambda x: 0 < x <= 1)
-        self.threshold = threshold
-        if threshold is not None:
-            rule = "between 0 and 1e36"
-            self.threshold = check_number("threshold", threshold, rule, lambda x: 0 <= x <= 1e36)
-        self.max_neighbors = check_count("max_neighbors", max_neighbors)
-        self.r = check_number("r", r, "between 0 and 1", lambda x: 0 <= x <= 1)
-        self.dtype = check_dtype(dtype)
-        self._limit(threads, memory_limit)
-        self.device = check_device_name(device)
+    def _set_parameters(self, values: Mapping[str, Any]) -> None:
+        """Check and keep the parameters among the arguments of a constructor."""
+        for name, rule in RULES.items():
+            if name in values:
+                setattr(self, name, rule.checked(name, values[name]))
         if self.threshold is not None and self.sparsity not in (None, "auto"):
-            raise ParameterError("threshold", "None when sparsity is given", threshold)
+            raise ParameterError("threshold", "None when sparsity is given", values["threshold"])
         if self.r > 0 and self.sparsity is None and self.threshold is None:
-            raise ParameterError("r", "0 for a dense model", r)
+            raise ParameterError("r", "0 for a dense model", values["r"])
+        wants_sparse = self.threshold is not None or self.sparsity not in (None, "auto") or self.r > 0
+        if wants_sparse and self.mean_constraint:
+            advice = "Drop sparsity, threshold and r."
+            raise ParameterError(
+                "mean_constraint", "False for a sparse model", values["mean_constraint"], advice
+            )
 
     def planned(self, data: object) -> Plan:
         """Return what a fit to this data would do before it measures; l2="auto" stays."""
@@ -99,22 +82,24 @@ class GaussianField(Linear):
         from mrfrec.models.mrf import measuring
 
         interactions = as_interactions(data)
-        X, settings, free = interactions.matrix, self._settings, self._free(interactions)
+        X, settings = interactions.matrix, self._settings
+        names = self._measurable(interactions) if self.measure else []
         features = _features_of(interactions, settings)
         with self._engine(None) as engine:
             sizes = fitting.sizes_of(X, settings, engine.memory.limit, features=features)
             plan = decide(settings, sizes, engine.memory)
-            asked = None
-            if free and self.measure:
-                asked = measuring.held_out(interactions, measuring.most_scores(engine, self.dtype))
+            held_out = None
+            if names:
+                held_out = measuring.held_out(interactions, measuring.most_scores(engine, self.dtype))
             with suppress(MemoryPlanError):  # then nothing is measured
-                if asked is not None:
-                    plan = measuring.prepare(asked, X, settings, free, engine, 0).final
+                if held_out is not None:
+                    plan = measuring.prepare(held_out, X, settings, names, engine, 0).final
         return plan
 
     def planned_for(self, size: "DataSize") -> Plan:
         """Return what a fit to data of this size would do, as `planned` does for the data itself."""
-        itemsize, binary = np.dtype(self.dtype).itemsize, size.binary and self.user_weight == 0
+        itemsize = np.dtype(self.dtype).itemsize
+        binary = size.binary and self.user_weight == 0
         with self._engine(None) as engine:
             sizes = Sizes(*size[:3], binary, itemsize, engine.memory.limit)
             return decide(self._settings, sizes, engine.memory)
@@ -128,18 +113,17 @@ class GaussianField(Linear):
             return ClusterEngine(client, self.threads, self.memory_limit, progress)
         return engine_on(self.device, self.threads, self.memory_limit, progress)
 
-    def check_client(self, client: object) -> None:
+    def check_ready(self, client: object = None) -> None:
+        if client is None:
+            from mrfrec.engines.devices import chosen_device
+
+            chosen_device(self.device)
+            return
         from mrfrec.engines import cluster
 
         cluster.check_client(client)
         if self.device not in ("cpu", "auto"):
             raise ParameterError("device", '"cpu" with a client', self.device, "Workers use their CPUs.")
-
-    def check_ready(self) -> None:
-        """Raise if PyTorch or the device is missing."""
-        from mrfrec.engines.devices import chosen_device
-
-        chosen_device(self.device)
 
     @property
     def _settings(self) -> Settings:
@@ -155,29 +139,29 @@ class GaussianField(Linear):
     @property
     def _starts(self) -> dict[str, float]:
         """The values of the parameters that a fit may measure besides l2, or else where these start."""
-        given = {name: getattr(self, name) for name in _START}
-        return {name: _START[name] if x == "auto" else float(x) for name, x in given.items()}
+        values = {name: getattr(self, name) for name in STARTS}
+        return {name: STARTS[name] if x == "auto" else float(x) for name, x in values.items()}
 
-    def _free(self, data: "Interactions") -> list[str]:
+    def _measurable(self, data: "Interactions") -> list[str]:
         """Return the parameters that a fit to this data may measure."""
-        names = [name for name in ("l2", *_START) if getattr(self, name) == "auto"]
+        names = [name for name in ("l2", *STARTS) if getattr(self, name) == "auto"]
         void = {"rank_weight": self.rank == 0, "feature_weight": data.features is None}
         return [name for name in names if not void.get(name)]
 
     def _to_measure(self, data: "Interactions", client: Any) -> "Task":
         from mrfrec.models.mrf.measuring import Task
 
-        free = self._free(data) if self.measure else []
+        names = self._measurable(data) if self.measure else []
         start = {"l2": self.l2, **self._starts}
         metric = Metric.of(self.measure)
-        return Task(free, self._settings, start, self.offset, metric, lambda: self._engine(None, client))
+        return Task(names, self._settings, start, self.offset, metric, lambda: self._engine(None, client))
 
     def tuning_route(self, data: "Interactions") -> Route:
         """Return the axes of a climb: γ and λ need no fit, a new l2 no statistics, a new rank no weights."""
         from mrfrec.models.mrf.measuring import AXES
 
-        plan, m = self.planned(data), data.n_items
-        most = min(256, min(data.n_users, m) // 4)
+        plan = self.planned(data)
+        most = min(256, min(data.n_users, data.n_items) // 4)
         ranks = {0, most // 4, most // 2, most, plan.rank}
         axes: dict[str, Axis] = {
             "novelty": AXES["novelty"], "rank_weight": AXES["rank_weight"][1:], "l2": (),
@@ -185,7 +169,7 @@ class GaussianField(Linear):
             "feature_weight": AXES["feature_weight"],
         }  # fmt: skip
         axes |= self.tuning_grid
-        start: dict[str, Any] = {"rank": plan.rank, **_START}
+        start: dict[str, Any] = {"rank": plan.rank, **STARTS}
         if plan.sparsity is not None:
             start["sparsity"] = s = float(f"{plan.sparsity:.3g}")
             axes["sparsity"] = [x * s for x in (0.25, 0.5, 1.0, 2.0, 4.0) if x * s <= 1]
@@ -196,10 +180,10 @@ class GaussianField(Linear):
             needs={"rank_weight": "rank"},
         )
 
-    def tuning_start(self, data: "Interactions", given: FitContext) -> dict[str, Any]:
+    def tuning_start(self, data: "Interactions", context: FitContext) -> dict[str, Any]:
         from mrfrec.models.mrf.measuring import measure_before
 
-        measured = measure_before(self._to_measure(data, given.client), data, given).measured
+        measured = measure_before(self._to_measure(data, context.client), data, context).measured
         choices = () if measured is None else measured.choices
         values: dict[str, Any] = {one.name: one.value for one in choices if one.value != one.start}
         if values.get("rank_weight") and self.rank == "auto":
@@ -207,7 +191,7 @@ class GaussianField(Linear):
             values["rank"] = weighted.planned_for(data.size).rank
         return values
 
-    def _fit(self, data: "Interactions", given: FitContext) -> MRFWeights:
+    def _fit(self, data: "Interactions", context: FitContext) -> MRFWeights:
         # numba loads when something is fitted, not to answer from a file.
         from mrfrec.core import fitting
         from mrfrec.models.mrf.measuring import announce, measure_before
@@ -217,23 +201,24 @@ class GaussianField(Linear):
         began = time.perf_counter()
         if self._fitted is not None:
             self._linear.leave_devices()
-        found = measure_before(self._to_measure(data, given.client), data, given)
+        before = measure_before(self._to_measure(data, context.client), data, context)
         features = data.features if self.uses_features else None
-        chosen: dict[str, Any] = {} if found.measured is None else found.measured.values
-        chosen = {name: chosen[name] for name in self._free(data) if name in chosen}
+        chosen: dict[str, Any] = {} if before.measured is None else before.measured.values
+        chosen = {name: chosen[name] for name in self._measurable(data) if name in chosen}
         settings = replace(self._settings, **{name: x for name, x in chosen.items() if name != "novelty"})
-        progress = part_of(given.progress, found.share, 1) if found.share else given.progress
-        with self._engine(progress, given.client) as engine:
+        progress = part_of(context.progress, before.share, 1) if before.share else context.progress
+        with self._engine(progress, context.client) as engine:
             fitted = fitting.fit(
                 data.matrix,
                 settings,
                 engine,
                 features=_features_of(data, settings),
-                copied=given.copied,
-                announce=lambda plan: None if found.announced else announce(plan, engine),
-                reuse=None if given.reuse is None else given.reuse.setdefault("mrf", fitting.Reuse()),
+                copied=context.copied,
+                announce=lambda plan: None if before.announced else announce(plan, engine),
+                reuse=None if context.reuse is None else context.reuse.setdefault("mrf", fitting.Reuse()),
             )
-            weights, low_rank, rank_weight = fitted.weights, fitted.low_rank, 0.0
+            weights, low_rank = fitted.weights, fitted.low_rank
+            rank_weight = 0.0
             base_scores = intercept(fitted, self.dtype, self.offset)
             values = {**self._starts, **chosen}
             if low_rank is None:
@@ -242,13 +227,13 @@ class GaussianField(Linear):
                 spread = relative_spread(data.matrix, weights, base_scores, low_rank)
                 rank_weight = values["rank_weight"] * spread
         timings = {**engine.timings, "total": time.perf_counter() - began + engine.saved}
-        if found.stages:
-            timings["measure"] = found.seconds
+        if before.stages:
+            timings["measure"] = before.seconds
         plan = fitted.plan
-        if found.said:
-            plan = replace(plan, reason=f"{plan.reason}; {found.said}")
-        if found.announced:
-            plan = replace(plan, needed=max(plan.needed, found.announced.needed))
+        if before.said:
+            plan = replace(plan, reason=f"{plan.reason}; {before.said}")
+        if before.announced:
+            plan = replace(plan, needed=max(plan.needed, before.announced.needed))
         values["l2"] = float(plan.l2)
         factors = scorers.novelty_factors(data.popularity, values["novelty"]).astype(self.dtype)
         if values["novelty"]:
@@ -260,15 +245,15 @@ class GaussianField(Linear):
         learned = MRFWeights(
             weights=weights, base_scores=base_scores, low_rank=low_rank, mean=fitted.mean, scale=fitted.scale,
             offset=self.offset, plan=plan, rank_weight=rank_weight, threshold=fitted.threshold,
-            n_blocks=fitted.n_blocks, pattern=fitted.pattern, values=values, measured=found.measured,
+            n_blocks=fitted.n_blocks, pattern=fitted.pattern, values=values, measured=before.measured,
         )  # fmt: skip
-        stages = {**found.stages, **engine.memory.stages}
+        stages = {**before.stages, **engine.memory.stages}
         new = np.flatnonzero(data.popularity == 0)
         if features is not None and len(new):
-            before = time.perf_counter()
-            with self._engine(None, given.client) as more:
-                learned = with_new_items(learned, data, new, settings, more, given.copied)
-            timings["new items"] = time.perf_counter() - before
+            started = time.perf_counter()
+            with self._engine(None, context.client) as more:
+                learned = with_new_items(learned, data, new, settings, more, context.copied)
+            timings["new items"] = time.perf_counter() - started
             timings["total"] += timings["new items"]
             stages["new items"] = max(more.memory.stages.values())
         if fitted.pattern is not None:
@@ -317,11 +302,6 @@ class GaussianField(Linear):
     def scale_(self) -> npt.NDArray[np.float64]:
         return self._mrf(self.fitted_).scale
 
-    def _alike(self) -> "list[Recommender]":
-        kind: Any = type(self)
-        shared: dict[str, Any] = {"l2": 1.0, "dtype": self.dtype, "threads": 1}
-        return [kind(sparsity=None, **shared), kind(sparsity=0.5, r=0.5, max_neighbors=10, **shared)]
-
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> MRFWeights:
         return stored_mrf(arrays, facts, m, self.offset)
 
@@ -336,24 +316,10 @@ def _features_of(data: "Interactions", settings: Settings) -> "sp.csr_array | No
 def _warn_of_a_giant(data: "Interactions") -> None:
     """Warn of a user who makes a sparse model less accurate than its sparsity suggests."""
     lengths = np.diff(data.matrix.indptr).astype(np.float64)
-    longest, share = int(lengths.max()), float(lengths.max() ** 2 / (lengths**2).sum())
+    longest = int(lengths.max())
+    share = float(lengths.max() ** 2 / (lengths**2).sum())
     if longest > 1000 and share > 0.1:
         warn(
             f"one user has {longest:,} items, and so {share:.0%} of all pairs of items. Items that only this "
             "user has look alike. Read the data with max_history=1000 to leave such users out."
         )
-
-
-def auto_or(
-    name: str,
-    value: Any,
-    rule: str = "a finite number, 0 or more",
-    holds: Callable[[float], bool] = lambda x: x >= 0,
-) -> float | Automatic:
-    """Return a checked number, or "auto"."""
-    return "auto" if value == "auto" else check_number(name, value, f'{rule}, or "auto"', holds)
-
-
-def check_dropout(value: object) -> float:
-    """Return a checked share of dropout."""
-    return check_number("dropout", value, "at least 0 and below 1", lambda x: 0 <= x < 1)

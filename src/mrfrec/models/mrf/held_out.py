@@ -24,7 +24,9 @@ class HeldOut:
     shown: sp.csr_array  # questions × all items
     seen: sp.csr_array  # questions × ranked items, of those shown
     hidden: sp.csr_array  # questions × ranked items
-    user: npt.NDArray[np.int64]  # of each question: a user may be asked several times, with other items hidden
+    user: npt.NDArray[
+        np.int64
+    ]  # of each question: a user may be asked several times, with other items hidden
     ranked: npt.NDArray[np.int64]
     features: sp.csr_array | None = None  # of all items
 

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core import costs, fitting
-from mrfrec.core.engine import WORDS, Engine
+from mrfrec.core.engine import STAGE_NAMES, Engine
 from mrfrec.core.metrics import mean_and_error
 from mrfrec.core.plan import Plan, Settings, Sizes, decide
 from mrfrec.core.progress import Progress, part_of
@@ -56,7 +56,7 @@ _DIRECTIONS: dict[str, Place] = {"l2": {"l2": 2}, "user_weight": {"user_weight":
 _ROUNDS = 2
 # Seconds of one core, as in `costs`: to add a weight to a score, to score an item for a user by a low-rank
 # part, for each of its vectors, and to rank an item.
-_ADDED, _MULTIPLIED, _PLACED = 5e-10, 5e-11, 1.2e-9
+_ADDED, _MULTIPLIED, _PLACED = 5e-10, 5e-11, 1.6e-9
 _LEAST_BUDGET = 15.0  # seconds of one core: about ten on two that are slow
 _LEAST_ON_DEVICE = 8.0
 
@@ -135,12 +135,13 @@ def _costs_of(
     fit = costs.of_fit(plan, settings, sizes, additions, on_device)
     users, ranked = asked.shown.shape[0], len(asked.ranked)
     neighbors = len(asked.ranked) if plan.kind == "dense" else (plan.sparsity or 0.0) * ranked
-    added = _ADDED * (asked.shown.nnz * neighbors + users * ranked)
-    rank = _PLACED * users * ranked
+    beside = costs.on_processor(on_device)
+    added = beside * _ADDED * (asked.shown.nnz * neighbors + users * ranked)
+    rank = beside * _PLACED * users * ranked
     scored = added + _RANKED * rank
     solving = sum(fit.get(stage, 0.0) for stage in costs.SOLVING)
     passing = sum(cost for stage, cost in fit.items() if stage not in ("low rank", "finish"))
-    low = fit.get("low rank", 0.0) + _MULTIPLIED * users * ranked * plan.rank
+    low = fit.get("low rank", 0.0) + beside * _MULTIPLIED * users * ranked * plan.rank
     again = {"l2": solving + scored, **dict.fromkeys(PASSES, passing + scored)}
     return passing + low + scored, {**again, **dict.fromkeys(_RANKINGS, rank)}
 
@@ -154,7 +155,9 @@ class _Search:
     axes: Mapping[str, Sequence[float]]
     first: Mapping[str, float]  # values of all parameters, where the climb starts
     progress: Progress | None
-    found: dict[tuple[float, ...], Numbers] = field(default_factory=dict)  # by values, the metric of each user
+    found: dict[tuple[float, ...], Numbers] = field(
+        default_factory=dict
+    )  # by values, the metric of each user
     fits: dict[tuple[float, ...], "_Found | None"] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     spent: float = 0.0
@@ -182,7 +185,9 @@ class _Search:
     def _has_time(self, values: Mapping[str, float], key: tuple[float, ...]) -> bool:
         """Spend what a fit costs, or note what is left out for it."""
         plan = self.plan
-        cost = plan.first if self.passed is None else plan.again["l2" if key[1:] == self.passed else PASSES[0]]
+        cost = (
+            plan.first if self.passed is None else plan.again["l2" if key[1:] == self.passed else PASSES[0]]
+        )
         if self.passed is not None and self.spent + cost > plan.budget:
             changed = [name for name in ("l2", *PASSES) if values[name] != self.first[name]]
             self.left_out += [name for name in changed[-1:] if name not in self.left_out]
@@ -194,7 +199,7 @@ class _Search:
     def _report(self, cost: float) -> None:
         if self.progress is not None:
             total = max(self.plan.seconds(list(self.axes)), self.spent + cost)
-            self.progress(WORDS["measure"], *(max(round(1e6 * x), 1) for x in (self.spent, total)))
+            self.progress(STAGE_NAMES["measure"], *(max(round(1e6 * x), 1) for x in (self.spent, total)))
         self.spent += cost
 
     def _fitted(self, values: Mapping[str, float], key: tuple[float, ...]) -> "_Found":
@@ -253,7 +258,8 @@ def measure(
     search = _Search(trials, plan, axes, first, progress)
     fits = [name for name in axes if name not in _RANKINGS]
     directions = {
-        name: {one: by for one, by in _DIRECTIONS.get(name, {name: 1}).items() if one in axes} for name in fits
+        name: {one: by for one, by in _DIRECTIONS.get(name, {name: 1}).items() if one in axes}
+        for name in fits
     }
     place = {name: axes[name].index(first[name]) for name in fits}
     place, _ = climb_along(directions, place, search.try_fit, _is_better, _ROUNDS)

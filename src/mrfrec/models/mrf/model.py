@@ -1,16 +1,11 @@
 """MRF: the paper's model, from parameters to weights to scores."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from mrfrec.checks import check_count, check_flag, check_nonnegative, check_number
-from mrfrec.errors import ParameterError
-from mrfrec.fitted.measured import check_measure
+from mrfrec.fitted.state import FittedState
 from mrfrec.models.climbing import Axis, RidgeMultiples
-from mrfrec.models.mrf.field import GaussianField, auto_or, check_dropout
-
-if TYPE_CHECKING:
-    from mrfrec.models.recommender import Recommender
+from mrfrec.models.mrf.field import GaussianField
 
 __all__ = ["MRF", "PAPER"]
 
@@ -150,26 +145,7 @@ class MRF(GaussianField):
         memory_limit: int | str | None = None,
         device: str = "cpu",
     ) -> None:
-        self._set_shared(
-            l2=l2, sparsity=sparsity, threshold=threshold, max_neighbors=max_neighbors, r=r, dtype=dtype,
-            threads=threads, memory_limit=memory_limit, device=device,
-        )  # fmt: skip
-        self.alpha = check_number("alpha", alpha, "between 0 and 1", lambda x: 0 <= x <= 1)
-        self.l2_flat = check_nonnegative("l2_flat", l2_flat)
-        self.dropout = check_dropout(dropout)
-        self.user_weight = auto_or("user_weight", user_weight)
-        self.center = check_flag("center", center)
-        self.mean_constraint = check_flag("mean_constraint", mean_constraint)
-        self.offset = check_flag("offset", offset)
-        self.novelty = auto_or("novelty", novelty, "between -1 and 1", lambda x: -1 <= x <= 1)
-        self.rank = "auto" if rank == "auto" else check_count("rank", rank, least=0)
-        self.rank_weight = auto_or("rank_weight", rank_weight)
-        self.feature_weight = auto_or("feature_weight", feature_weight)
-        self.measure = check_measure(measure)
-        asks_for_sparse = self.threshold is not None or self.sparsity not in (None, "auto") or self.r > 0
-        if asks_for_sparse and self.mean_constraint:
-            advice = "Drop sparsity, threshold and r."
-            raise ParameterError("mean_constraint", "False for a sparse model", mean_constraint, advice)
+        self._set_parameters(locals())
 
     @classmethod
     def paper(cls, **parameters: Any) -> "MRF":
@@ -208,9 +184,5 @@ class MRF(GaussianField):
         settings = self._settings_of(fitted)
         with self._engine(None) as engine:
             learned = new_items.extended(self._mrf(fitted), data, count, settings, engine)
-        self._fitted = self._fitted_to(data, learned, fitted.parameters)
+        self._fitted = FittedState.of_data(data, learned, fitted.kind, fitted.parameters)
         return count
-
-    def _alike(self) -> "list[Recommender]":
-        shared: dict[str, Any] = {"l2": 1.0, "dtype": self.dtype, "threads": 1}
-        return [MRF(sparsity=None, **shared), MRF(sparsity=0.5, r=0.5, max_neighbors=10, **shared)]

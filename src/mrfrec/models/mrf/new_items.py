@@ -43,8 +43,9 @@ def with_new_items(
 ) -> "MRFWeights":
     """Return what was learned, with weights and base scores of new items.
 
-    If their scale is not known yet, some used items are taken for new ones: their scores then spread as much
-    over users as they really do. With the offset, the mean of all users scores 0 for a new item.
+    The scale of the new weights, if not known yet, is found on some used items: taken for new ones, their
+    scores must spread over the users as much as their real scores. With the offset, a new item scores 0 for
+    the mean of all users.
     """
     from mrfrec.core.fitting import sizes_of
     from mrfrec.core.new_items import new_columns, sample_of_used
@@ -54,11 +55,12 @@ def with_new_items(
     held = copied + 2 * learned.weights.nbytes + (learned.low_rank.nbytes if learned.low_rank else 0)
     sizes = sizes_of(data.matrix, settings, engine.memory.limit, held, F)
     sample = np.empty(0, np.int64) if scale else sample_of_used(data.popularity, F)
-    found = new_columns(data.matrix, F, np.concatenate([new, sample]), settings, sizes, engine)
-    scale = scale or _scale(learned, data.matrix, found[:, len(new) :], sample)
-    columns = found[:, : len(new)] * np.asarray(scale, found.dtype)
-    base_scores, scales = learned.base_scores.copy(), learned.scale.copy()
-    base_scores[new] = -(learned.mean.astype(found.dtype) @ columns) if learned.offset else 0
+    unscaled = new_columns(data.matrix, F, np.concatenate([new, sample]), settings, sizes, engine)
+    scale = scale or _scale(learned, data.matrix, unscaled[:, len(new) :], sample)
+    columns = unscaled[:, : len(new)] * np.asarray(scale, unscaled.dtype)
+    base_scores = learned.base_scores.copy()
+    base_scores[new] = -(learned.mean.astype(unscaled.dtype) @ columns) if learned.offset else 0
+    scales = learned.scale.copy()
     scales[new] = scale
     # Items of which nothing is known come after the others.
     unknown = np.diff(columns.tocsc().indptr) == 0
@@ -103,12 +105,12 @@ def extended(
 
 
 def _padded(array: Array, count: int) -> Array:
-    """Return an array with so many more rows of zeros."""
+    """Return an array with `count` rows of zeros added."""
     return np.concatenate([array, np.zeros((count, *array.shape[1:]), array.dtype)])
 
 
 def _widened(weights: Rows | DenseRows, count: int) -> Rows | DenseRows:
-    """Return weights with empty rows and columns for so many more items."""
+    """Return weights with empty rows and columns for `count` more items."""
     weights.verify()
     m = weights.width + count
     if isinstance(weights, Rows):
@@ -120,7 +122,7 @@ def _widened(weights: Rows | DenseRows, count: int) -> Rows | DenseRows:
 
 
 def _scale(learned: "MRFWeights", X: "sp.csr_array", taken: "sp.csc_array", sample: Array) -> float:
-    """Return how much more the scores of some items really spread than if they are taken for new ones."""
+    """Return how many times as much the scores of used items spread as if these are taken for new ones."""
     histories = sampled_histories(X)
     B = columns_of(learned.weights, sample)
     real = scores_of_weights(histories, B) + learned.base_scores[sample]

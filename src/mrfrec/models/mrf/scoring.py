@@ -45,7 +45,7 @@ def scores_of_low_rank(
     owner = np.repeat(np.arange(histories.shape[0]), np.diff(histories.indptr))
     place = column[histories.indices]
     own = place >= 0
-    low[owner[own], place[own]] -= histories.data[own] * low_rank.own[histories.indices[own]]
+    low[owner[own], place[own]] -= histories.data[own] * low_rank.diagonal[histories.indices[own]]
     return low
 
 
@@ -68,7 +68,9 @@ def relative_spread(
     B = columns_of(weights, items)
     others = histories[:, items].toarray() == 0
     of_low = spread(scores_of_low_rank(histories, low_rank, items, B.dtype), others)
-    return spread(scores_of_weights(histories, B) + base_scores[items], others) / of_low if of_low > 0 else 0.0
+    return (
+        spread(scores_of_weights(histories, B) + base_scores[items], others) / of_low if of_low > 0 else 0.0
+    )
 
 
 def sampled_histories(X: sp.csr_array) -> sp.csr_array:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mrfrec.core import fitting, statistics
 from mrfrec.core.engine import Array, Engine, Floats, ranges
@@ -50,7 +49,7 @@ class Trials:
         settings = self._settings
         moments = statistics.moments(self._asked.training, user_weight, self._engine)
         if self._asked.features is None:  # the first fit needs the same
-            self._passed = user_weight, settings.feature_weight
+            self._passed = user_weight, 0.0
             self._reuse.put("moments", self._passed, moments, {})
         return float(f"{moments.typical_ridge(settings.alpha, settings.center):.3g}")
 
@@ -61,7 +60,10 @@ class Trials:
         if passed != self._passed:  # what earlier fits share is of no more use, and makes room
             self._reuse.drop_all_but("low_rank")
             self._passed = passed
-        settings: Settings = replace(self._settings, l2=values["l2"], **dict(zip(PASSES, passed, strict=True)))
+        user_weight, feature_weight = passed
+        settings = replace(
+            self._settings, l2=values["l2"], user_weight=user_weight, feature_weight=feature_weight
+        )
         fitted = fitting.fit(
             asked.training, settings, engine, features=asked.features, copied=self._held, reuse=self._reuse
         )  # fmt: skip
@@ -102,7 +104,7 @@ class Trials:
         self._low[first:last] = scores_of_low_rank(some, low_rank, self._asked.ranked, self._base.dtype)
 
     def rank(self, rank_weight: float, novelty: float) -> Floats:
-        """Return the metric of each held-out user, the mean of all questions, by the scores of the latest fit."""
+        """Return the metric of each held-out user, by the scores of the latest fit."""
         asked, dtype = self._asked, self._base.dtype
         factors = novelty_factors(self._popularity, novelty, asked.ranked).astype(dtype)
         low = self._base if self._low is None else self._low

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mrfrec.io.artifact import Stored
 
 Array = npt.NDArray[Any]
-_OF_MACHINE = ("needed", "least", "limit", "in_use")  # what a plan says of memory, which is not saved
+_NOT_SAVED = ("needed", "least", "limit", "in_use")  # fields of a plan about the memory of a machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class MRFWeights(LinearWeights):
     pattern: "sp.csc_array | None" = None  # A; not saved
 
     def stranger_scores(self, catalogue: Catalogue) -> Array:
-        # Nothing is given, so that the conditional mean is the mean.
+        # Without a history, the conditional mean is the mean.
         if not self.offset:
             return self.base_scores
         scores = self.mean * scorers.novelty_factors(catalogue.popularity, self.values["novelty"])
@@ -51,9 +51,9 @@ class MRFWeights(LinearWeights):
         return None if features is None or weight is None else replace(features, weight=weight)
 
     def neighbors(self, item: int, catalogue: Catalogue) -> tuple[Array, Array]:
-        """Row j of B' + λ·L', where all items have one scale: popular items are not near to everything.
+        """Return row j of B' + λ·L', where all items have one scale: popular items are not near to all.
 
-        A new item has no row: of its column, the items that add most.
+        A new item has no row: return its column, the items that add to it.
         """
         popularity = catalogue.popularity
         if not popularity[item] and catalogue.features is not None:
@@ -66,7 +66,7 @@ class MRFWeights(LinearWeights):
 
     def stored(self) -> tuple[dict[str, Array], Facts]:
         arrays, _ = super().stored()
-        plan = {name: value for name, value in vars(self.plan).items() if name not in _OF_MACHINE}
+        plan = {name: value for name, value in vars(self.plan).items() if name not in _NOT_SAVED}
         facts: Facts = {"plan": plan, "threshold": self.threshold, "blocks": self.n_blocks}
         facts |= {"rank_weight": self.rank_weight, "values": dict(self.values), "new_scale": self.new_scale}
         facts["measured"] = None if self.measured is None else asdict(self.measured)
@@ -74,7 +74,7 @@ class MRFWeights(LinearWeights):
 
 
 def stored_mrf(arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int, offset: bool) -> MRFWeights:
-    """Return what `MRFWeights.stored` has returned, for m items."""
+    """Return the weights from the arrays and facts that `MRFWeights.stored` returned, for m items."""
     mean, scale = (shaped(arrays, name, m).read() for name in ("mean", "scale"))
     if (scale < 0).any():
         raise arrays["scale"].damaged()
@@ -93,7 +93,7 @@ def stored_mrf(arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int,
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
     names = ["l2", "user_weight", "novelty", "rank_weight"]
     names += ["feature_weight"] if "feature_weight" in values else []  # only where there are features
-    found = {name: float(values[name]) for name in names}
-    if not np.isfinite([*found.values()]).all():
+    numbers = {name: float(values[name]) for name in names}
+    if not np.isfinite([*numbers.values()]).all():
         raise ValueError("values")
-    return found
+    return numbers

@@ -1,0 +1,69 @@
+"""The rules of the parameters of MRF, EASE and EDLAE, a row for each."""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from mrfrec.checks import (
+    check_count,
+    check_device_name,
+    check_dtype,
+    check_flag,
+    check_nonnegative,
+    check_number,
+)
+from mrfrec.engines.machine import parse_bytes
+from mrfrec.fitted.measured import check_measure
+
+Automatic = Literal["auto"]
+Check = Callable[[str, Any], Any]
+
+
+class Rule(NamedTuple):
+    """What a parameter may be."""
+
+    check: Check  # returns a plain number, flag or text, or raises an error that says the rule
+    words: tuple[str | None, ...] = ()  # what is allowed besides: "auto" is kept, anything else becomes None
+    start: float | None = None  # where measuring and `tune` start if it is "auto"
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Return the value that a model keeps."""
+        if (value is None or isinstance(value, str)) and value in self.words:
+            return "auto" if value == "auto" else None
+        return self.check(name, value)
+
+
+def _number(rule: str, holds: Callable[[float], bool]) -> Check:
+    return lambda name, value: check_number(name, value, rule, holds)
+
+
+_FROM_0_TO_1 = _number("between 0 and 1", lambda x: 0 <= x <= 1)
+_WEIGHT = _number('a finite number, 0 or more, or "auto"', lambda x: x >= 0)
+_SHARE = _number('above 0 and at most 1, "dense", or "auto"', lambda x: 0 < x <= 1)
+
+RULES: dict[str, Rule] = {
+    "l2": Rule(_WEIGHT, ("auto",)),
+    "alpha": Rule(_FROM_0_TO_1),
+    "l2_flat": Rule(check_nonnegative),
+    "dropout": Rule(_number("at least 0 and below 1", lambda x: 0 <= x < 1)),
+    "user_weight": Rule(_WEIGHT, ("auto",), start=0.25),
+    "center": Rule(check_flag),
+    "sparsity": Rule(_SHARE, ("auto", "dense", None)),
+    "threshold": Rule(_number("between 0 and 1e36", lambda x: 0 <= x <= 1e36), (None,)),
+    "max_neighbors": Rule(check_count),
+    "r": Rule(_FROM_0_TO_1),
+    "mean_constraint": Rule(check_flag),
+    "offset": Rule(check_flag),
+    "novelty": Rule(_number('between -1 and 1, or "auto"', lambda x: -1 <= x <= 1), ("auto",), start=0.1),
+    "rank": Rule(lambda name, value: check_count(name, value, least=0), ("auto",)),
+    "rank_weight": Rule(_WEIGHT, ("auto",), start=0.3),
+    "feature_weight": Rule(_WEIGHT, ("auto",), start=0.7),
+    "measure": Rule(lambda name, value: check_measure(value)),
+    "dtype": Rule(lambda name, value: check_dtype(value)),
+    "threads": Rule(check_count, (None,)),
+    "memory_limit": Rule(lambda name, value: parse_bytes(value), (None,)),
+    "device": Rule(lambda name, value: check_device_name(value)),
+}
+"""In the order of the parameters of `MRF`, whose docstring says what each means."""
+
+STARTS = {name: rule.start for name, rule in RULES.items() if rule.start is not None}
+"""The start values of the parameters that are measured besides l2, which starts from a formula."""

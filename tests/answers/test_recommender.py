@@ -1,0 +1,216 @@
+"""Rankings of Popularity and the MRF, against plain numpy; reasons, similar items and tables."""
+
+import re
+import warnings
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import scipy.sparse as sp
+
+from mrfrec import MRF, Interactions, MrfrecWarning
+from mrfrec.answers import selection
+from mrfrec.core.rows import Rows
+from mrfrec.fitted import scorers
+from mrfrec.models.registry import build
+
+import naive
+from kinds import MRFS, named_data
+
+# ── the most popular items ────────────────────────────────────────────────────────────────────────
+
+
+def test_popularity_scores_by_the_number_of_users_whatever_the_history() -> None:
+    data = named_data(text=True)
+    model = build("Popularity", {}).fit(data)
+    table = model.recommend(k=6)
+    assert set(table["source"]) == {"popular"}
+    users = dict(zip(data.items, data.popularity.tolist(), strict=True))
+    assert table["score"].to_list() == [users[item] for item in table["item"]]
+    with pytest.warns(MrfrecWarning, match="30 of 30 items have fewer than k=10 similar items"):
+        assert model.similar_items(data.items).shape == (0, 5)
+    reasons = model.explain(data.items[0], user=data.users[0])
+    assert (
+        reasons.filter(pl.col("item").is_not_null())["contribution"].to_list()
+        == [0.0] * data.matrix.indptr[1]
+    )
+
+
+# ── the MRF's own ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("exclude_seen", [True, False])
+@pytest.mark.parametrize("offset", [False, True])
+@pytest.mark.parametrize("parameters", [{}, {"threshold": 0.3, "r": 0.5}])
+def test_ranking_is_that_of_plain_numpy(parameters: dict[str, Any], offset: bool, exclude_seen: bool) -> None:
+    data = named_data(text=False)
+    model = MRF.paper(l2=2.0, dtype="float64", offset=offset, **parameters).fit(data)
+    B = model.weights_.toarray() if model.is_sparse else model.weights_
+    base = model.mean_ - model.mean_ @ B if offset else np.zeros(data.n_items)
+    hidden = [3, 9, 12]
+    table = model.recommend(k=8, exclude_seen=exclude_seen, exclude=[data.items[i] for i in hidden])
+    for u, (_, rows) in enumerate(table.group_by("user", maintain_order=True)):
+        expected = naive.recommend(
+            data.matrix[[u]].toarray()[0],
+            B,
+            base,
+            data.popularity.astype(np.float64),
+            8,
+            exclude_seen=exclude_seen,
+            hidden=frozenset(hidden),
+        )
+        assert rows["item"].to_list() == [data.items[i] for i, _, _ in expected]
+        np.testing.assert_allclose(rows["score"], [score for _, score, _ in expected], rtol=1e-5, atol=1e-7)
+        assert rows["source"].to_list() == [source for _, _, source in expected]
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("exclude_seen", [True, False])
+def test_few_users_in_numpy_and_many_in_compiled_code_agree_to_the_bit(kind: str, exclude_seen: bool) -> None:
+    data = named_data(text=False, real=True)
+    model = MRF.paper(**MRFS[kind]).fit(data)
+    hidden = np.isin(np.arange(30), [2, 8])
+    learned: Any = model.fitted_.learned
+    base = scorers.Base(learned.base_scores, model.catalogue.by_popularity).without(hidden)
+    rows = Rows.of(data.matrix)
+    assert len(rows) > scorers.MOST_IN_NUMPY
+
+    def best(some: Rows, k: int) -> tuple[Any, ...]:
+        scorer = scorers.WeightScorer(some, learned.weights, model.dtype)
+        return selection.top_k(scorer, k, base, hide=some if exclude_seen else None, threads=2)
+
+    for k in (1, 7, 30):
+        many = best(rows, k)
+        for u in range(len(rows)):
+            for one, all_ in zip(best(rows.span(u, u + 1), k), many, strict=True):
+                np.testing.assert_array_equal(one[0], all_[u])
+
+
+def test_items_the_history_says_nothing_about_come_by_popularity() -> None:
+    # Two small worlds that never meet among many users of neither: a sparse model keeps nothing between them.
+    X = np.vstack([np.kron(np.eye(2), np.ones((10, 6))), np.zeros((500, 12))])
+    X[np.arange(20), np.arange(20) % 12] = 0.0
+    X[10:14, 9] = 0.0
+    model = MRF.paper(threshold=0.4).fit(sp.csr_array(X))
+    table = model.recommend(history=[0], k=9)
+    known = table.filter(pl.col("source") == "model")["item"].to_list()
+    assert set(known) <= set(range(6))
+    popular = table.filter(pl.col("source") == "popular")
+    assert set(popular["score"]) == {0.0}
+    counts = [int(X[:, i].sum()) for i in popular["item"].to_list()]
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_similar_items_are_the_strongest_of_a_row_in_one_scale() -> None:
+    data = named_data(text=True)
+    for threshold in (None, 0.2):
+        model = MRF.paper(l2=2.0, dtype="float64", threshold=threshold).fit(data)
+        B = model.weights_.toarray() if model.is_sparse else model.weights_
+        for position in range(data.n_items):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", MrfrecWarning)  # item 5, which nobody has, is near to nothing
+                table = model.similar_items(data.items[position], k=5)
+            scale = model.scale_
+            strength = {
+                data.items[i]: B[position, i] * scale[position] / scale[i]
+                for i in range(data.n_items)
+                if scale[i] > 0 and B[position, i] > 0
+            }
+            expected = sorted(strength, key=lambda item: -strength[item])[:5]
+            assert table["item"].to_list() == expected
+            np.testing.assert_allclose(table["score"], [strength[item] for item in expected], rtol=1e-6)
+            assert table.columns == ["item", "title", "score", "rank"]
+
+
+def test_items_that_take_away_are_in_explain_only() -> None:
+    model = MRF.paper(l2=2.0, offset=True).fit(named_data(text=True))
+    history = ["item 03", "item 10"]
+    table = model.recommend(history=history, k=28, explain=2)
+    takes_away = 0
+    for item, because in table.select("item", "because").iter_rows():
+        parts = model.explain(item, history=history)["contribution"].to_list()[:-1]
+        takes_away += min(parts) < 0
+        assert because.count("[") == sum(part >= 0.005 for part in parts)
+    assert takes_away
+
+
+def test_the_base_score_is_not_the_score_of_an_empty_history() -> None:
+    table = {"user": [1, 1, 1, 2, 2, 3, 3], "item": ["milk", "bread", "jam", "milk", "jam", "tea", "jam"]}
+    model = MRF.paper(l2=2.0, offset=True).fit(pl.DataFrame(table))
+    some, none = (model.explain("tea", history=history)["contribution"][-1] for history in (["milk"], []))
+    assert none == pytest.approx(1 / 3)  # the mean
+    assert some != pytest.approx(none)
+    item, score = model.recommend(history=[], k=1).select("item", "score").row(0)
+    assert sum(model.explain(item, history=[])["contribution"]) == score > 0
+
+
+@pytest.mark.parametrize("novelty", [None, 0.4])
+@pytest.mark.parametrize("history", [[], ["item 03", "item 10"]], ids=["nobody", "somebody"])
+def test_reasons_begin_with_the_base_score(history: list[str], novelty: float | None) -> None:
+    model = MRF.paper(l2=2.0, offset=True).fit(named_data(text=True))
+    for item, because in (
+        model.recommend(history=history, k=4, explain=2, novelty=novelty)
+        .select("item", "because")
+        .iter_rows()
+    ):
+        parts = model.explain(item, history=history, novelty=novelty)["contribution"].to_list()
+        assert because.split(", ")[0] == f"base {parts[-1]:+.2f}"
+        assert ("Title" in because) == any(part >= 0.005 for part in parts[:-1])
+
+
+# ── the caller's frame library ────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_rows_come_back_in_the_library_of_the_question(library: str) -> None:
+    model = MRF.paper(l2=2.0).fit(named_data(text=False))
+    users: dict[str, Any] = {
+        "pandas": pd.Series([1003, 1001]),
+        "polars": pl.Series([1003, 1001]),
+        "pyarrow": pa.chunked_array([[1003, 1001]]),
+    }
+    table = model.recommend(users[library], k=2)
+    assert type(table).__module__.split(".")[0] == library
+    frames: dict[str, Any] = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "pyarrow": pa.table}
+    histories = frames[library]({"user": ["x", "y"], "item": [2**40, 2**40 + 3]})
+    table = model.recommend(history=histories, k=2)
+    assert type(table).__module__.split(".")[0] == library
+
+
+def test_unknown_items_are_counted_once_for_all_histories() -> None:
+    model = MRF.paper(l2=2.0).fit(named_data(text=False))
+    with pytest.warns(
+        MrfrecWarning, match="history: 2 of 4 items are unknown to the model; ignored"
+    ) as caught:
+        model.recommend(history=[[2**40, 5], [6, 2**40 + 1]], k=2)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+
+
+def test_scores_keep_the_precision_of_the_model() -> None:
+    data = named_data(text=False)
+    assert MRF.paper().fit(data).recommend(k=1).schema["score"] == pl.Float32
+    model = MRF.paper(dtype="float64").fit(data)
+    table = model.recommend(k=1)
+    assert table.schema["score"] == pl.Float64
+    np.testing.assert_array_equal(table["score"].to_numpy(), model.top_k(data.matrix, 1)[1][:, 0])
+
+
+@pytest.mark.parametrize("text", [True, False], ids=["texts", "integers"])
+def test_reasons_name_items_by_title_and_id(text: bool) -> None:
+    data = named_data(text)
+    because = MRF.paper(l2=2.0).fit(data).recommend(data.users[1], k=1, explain=1)["because"][0]
+    ((place, item),) = re.findall(r"^Title, of (\d+) \[(.*)\] \+\d\.\d\d$", because)
+    assert str(data.items[int(place)]) == item
+
+
+def test_names_in_reasons_are_cut() -> None:
+    names = [f"{letter} " * 5000 for letter in "abc"]
+    X = sp.csr_array(np.array([[1, 1, 0], [1, 1, 0], [0, 0, 1], [0, 0, 1]]))
+    model = MRF.paper(l2=1.0).fit(Interactions(X, items=names, titles=names[::-1]))
+    because = model.recommend(history=names[:1], k=1, explain=1)["because"][0]
+    assert because.count("…") == 2
+    assert len(because) < 200

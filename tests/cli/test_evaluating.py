@@ -1,0 +1,450 @@
+"""The commands that measure: from typed options to tables, JSON, Markdown, parameters and pictures."""
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import mrfrec
+from mrfrec import (
+    MRF,
+    DataError,
+    MissingLibraryError,
+    MrfrecError,
+    ParameterError,
+    datasets,
+    read_interactions,
+)
+from mrfrec.cli.app import run as run_command
+from mrfrec.cli.models import parse_model
+from mrfrec.data.events import Events
+from mrfrec.evaluation import (
+    Split,
+    by_time,
+    compare,
+    evaluate,
+    given,
+    grid,
+    leave_out,
+    read_events,
+    ridges,
+    strong_generalisation,
+)
+from mrfrec.models import SLIM, WMF, FsSLIM
+from mrfrec.models.recommender import Recommender
+from mrfrec.models.registry import load
+
+from matrices import random_matrix
+
+METRICS = "ndcg@10,recall@5"
+TWO_MODELS = "events.csv --heldout 30 --model 'dense: sparsity=dense' --model 'small: sparsity=0.1'"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """events.csv with times and ratings; train, shown and test of a split that is given."""
+    folder = tmp_path_factory.mktemp("evaluating")
+    rng = np.random.default_rng(2)
+    user, item = np.nonzero(random_matrix(6, users=150))
+    order = rng.permutation(len(user))
+    events = pl.DataFrame(
+        {
+            "user": user[order],
+            "item": [f"i{place:02d}" for place in item[order]],
+            "rating": rng.integers(1, 6, len(user)),
+            "time": rng.integers(0, 10**6, len(user)),
+        }
+    )
+    events.write_csv(folder / "events.csv")
+    pairs = events.select("user", "item")
+    known, new = pairs.filter(pl.col("user") < 100), pairs.filter(pl.col("user") >= 100)
+    known[:-300].write_parquet(folder / "train.parquet")
+    trained = known[:-300]["user"].unique()
+    known[-300:].filter(pl.col("user").is_in(trained.implode())).write_parquet(folder / "later.parquet")
+    new[::2].write_parquet(folder / "shown.parquet")
+    asked = new[::2]["user"].unique()
+    new[1::2].filter(pl.col("user").is_in(asked.implode())).write_parquet(folder / "test.parquet")
+    return folder
+
+
+@pytest.fixture
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command in the folder, typed as in a shell and with more arguments; gives its stdout."""
+    monkeypatch.chdir(folder)
+
+    def typed(command: str, *arguments: str) -> str:
+        capsys.readouterr()
+        run_command([*shlex.split(command), *arguments], Event())
+        return capsys.readouterr().out
+
+    return typed
+
+
+# ── evaluate ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def events(*, values: bool = False) -> Events:
+    return read_events("events.csv", time=True, binary=not values)
+
+
+def strong() -> Split:
+    return strong_generalisation(events(), 30)
+
+
+def as_given(targets: str, *shown: str) -> Split:
+    return given(*(read_interactions(f"{name}.parquet") for name in ("train", targets, *shown)))
+
+
+@pytest.mark.parametrize(
+    ("typed", "split", "model"),
+    [
+        ("events.csv --heldout 30 --model 'l2=2, sparsity=0.3'", strong, MRF(l2=2.0, sparsity=0.3)),
+        ("events.csv --heldout 30 --model SLIM --threads 1 --memory-limit 1GB", strong, SLIM()),
+        ("events.csv --heldout 30 --model 'WMF: factors=4' --threads 1", strong, WMF(factors=4, threads=1)),
+        ("train.parquet --test later.parquet", lambda: as_given("later"), MRF()),
+        ("train.parquet --test test.parquet --shown shown.parquet", lambda: as_given("test", "shown"), MRF()),
+        ("events.csv --split leave-out --leave 2 --min-items 0", lambda: leave_out(events(), 2), MRF()),
+        ("events.csv --split time --min-items 0", lambda: by_time(events()), MRF()),
+        ("events.csv --split time --time-column time --min-items 0", lambda: by_time(events()), MRF()),
+        ("events.csv --heldout 30 --time-column time --since 1970-01-01", strong, MRF()),
+        (
+            "events.csv --split leave-out --values --min-items 0",
+            lambda: leave_out(events(values=True)),
+            MRF(),
+        ),
+        ("events.csv --values --heldout 9", lambda: strong_generalisation(events(values=True), 9), MRF()),
+    ],
+)
+def test_evaluate_gives_what_python_gives(
+    run: Any, typed: str, split: Callable[[], Split], model: Recommender
+) -> None:
+    page = json.loads(run(f"evaluate {typed} --metrics {METRICS} --format json"))
+    (found,), made = page["models"], split()
+    assert page["mrfrec"] == mrfrec.__version__
+    values = {1, 2, 3, 4, 5} if "--values" in typed else {1}
+    assert set(made.training.matrix.data) == set(made.test.shown.data) == values
+    assert set(made.test.targets.data) == {1}
+    expected = evaluate(model, made, METRICS)
+    for metric, mean in ((name, expected.mean(name)) for name in METRICS.split(",")):
+        assert found["metrics"][metric] == pytest.approx({"mean": mean.mean, "error": mean.error})
+    assert (found["kind"], found["parameters"]) == (type(model).__name__, model.parameters)
+    assert found["test_users"] == len(made.test)
+    assert found["seconds"]["training"] > 0
+
+
+def test_models_and_their_plans_are_printed_and_the_device_is_for_those_that_have_one(run: Any) -> None:
+    typed = "events.csv --heldout 30 --metrics ndcg@10 --device cpu"
+    assert "Fitted: dense model (l2=" in run(f"evaluate {typed}")
+    out = run(f"compare {typed} --model 'MRF: l2=3' --model 'few: sparsity=0.3' --model popularity")
+    for name in ("MRF", "few", "popularity"):
+        assert re.search(rf"^{name} +0\.", out, re.MULTILINE)
+    assert "popularity: Popularity, default parameters" in out
+    assert "MRF: MRF, l2=3. Fitted: dense model" in out
+    assert "few: MRF, sparsity=0.3. Fitted: sparse model (l2=" in out
+    assert out.count("Fitted:") == 2
+    out = run("tune events.csv -o best.json --vary l2=1,2 --method grid")
+    assert "The best: dense model (l2=" in out
+    assert json.loads(Path("best.json").read_text())["tuned"]["plan"].startswith("dense model (l2=")
+
+
+def test_weights_of_events_are_the_same_in_fit_evaluate_and_tune(run: Any, folder: Path) -> None:
+    rows = pl.read_csv("events.csv").with_row_index("place")
+    action = pl.when(pl.col("place") % 3 == 0).then(pl.lit("buy")).otherwise(pl.lit("view"))
+    rows = rows.select("user", "item", action=action, time=pl.col("place") * 3600)
+    rows.write_csv(folder / "actions.csv")
+    typed = "actions.csv --event-weights view=0.2,buy=1 --half-life 10d --since 1970-01-03"
+    weights = {"view": 0.2, "buy": 1}
+    named: dict[str, Any] = {"event_weights": weights, "half_life": "10d", "since": "1970-01-03"}
+    run(f"fit {typed} -o actions.mrf")
+    assert load("actions.mrf").fingerprint_ == read_interactions("actions.csv", **named).fingerprint
+    split = strong_generalisation(read_events("actions.csv", **named), 15, min_items=0)
+    shared = f"{typed} --min-items 0 --heldout 15 --format json"
+    page = json.loads(run(f"evaluate {shared} --metrics ndcg@10"))
+    expected = evaluate(MRF(), split, "ndcg@10").mean("ndcg@10").mean
+    assert page["models"][0]["metrics"]["ndcg@10"]["mean"] == pytest.approx(expected)
+    run(f"tune {shared} -o b.json --model Popularity --study trials.jsonl")
+    assert "Popularity" in Path("b.json").read_text()
+    for options, message in (
+        ("--test actions.csv --half-life 3d", "now must be given with --test"),
+        ("--event-weights view=a", "event_weights"),
+        ("--event-weights view=1,view=2,buy=1", "event_weights must be pairs"),
+    ):
+        with pytest.raises(MrfrecError, match=message):
+            run(f"evaluate actions.csv {options}")
+
+
+def test_results_go_to_files_by_their_names(run: Any, folder: Path) -> None:
+    command = ("evaluate", "events.csv", "--heldout", "20", "--metrics", METRICS, "-o")
+    for name in ("out.json", "out.md", "out.txt"):
+        assert run(*command, name) == ""
+    assert json.loads((folder / "out.json").read_text())["models"]
+    assert "| model | nDCG@10 | Recall@5 | training |" in (folder / "out.md").read_text()
+    assert re.search(r"^model +nDCG@10", (folder / "out.txt").read_text(), re.MULTILINE)
+    with pytest.raises(ParameterError, match=r"--output must be a name that ends in \.json, \.md, \.txt"):
+        run(*command, "out.pdf")
+
+
+TUNE = "tune events.csv --metric ndcg@10 --heldout 30 -o no.json"
+NAMED_TWICE = "--model must be given at least twice, with different names"
+UNUSED_TIME = "--time-column must be left out without --split time, --half-life, --window, .*; got 'time'"
+REFUSED = {
+    "evaluate events.csv --min-items 400": "no interactions are left without users with fewer than 400 items",
+    "evaluate events.csv --model l2": "--model must be a model such as",
+    "evaluate events.csv --model SLIM --model WMF": "--model must be given once; got 'SLIM and WMF'",
+    "evaluate events.csv --model ''": "--model must be a model such as SLIM, or left out; got ''",
+    "evaluate events.csv --model nothing.json": "nothing.json cannot be read: No such file",
+    "evaluate events.csv --model SLIM --device cpu": "got 'cpu'. It is for .*MRF.*MultDAE, MultVAE.",
+    "evaluate events.csv --shown shown.parquet": "shown must be left out with a split of DATA",
+    "evaluate events.csv --test later.parquet --split time": "split must be left out with --test",
+    "evaluate events.csv --leave 2": "leave must be left out with --split strong",
+    "evaluate events.csv --split time --heldout 9": "heldout must be left out with --split time",
+    "evaluate events.csv --time-column time": UNUSED_TIME,
+    "evaluate events.csv --split leave-out --time-column time": UNUSED_TIME,
+    "evaluate train.parquet --test later.parquet --time-column t": "time must be left out without half_life",
+    "evaluate events.csv --value-column rating": r"value must be left out without .*\(--values\); got 'rat",
+    "compare events.csv --model SLIM --model MRF --time-column time": UNUSED_TIME,
+    f"{TUNE} --time-column time": UNUSED_TIME,
+    "evaluate debian --min-value 4": "min_value must be left out with the data set debian",
+    "fit ml-20m -o debian.mrf --min-users 4": "min_users must be left out with the data set ml-20m",
+    "fit ml-20m -o no.mrf --folder none": r"MovieLens 20M is not prepared: there is no none\Wml-20m",
+    "compare events.csv --model 'a: l2=1'": NAMED_TWICE,
+    "compare events.csv --model 'a: l2=1' --model 'a: l2=2'": NAMED_TWICE,
+    "compare events.csv --model SLIM --model Popularity --device cpu": "left out with SLIM, Popularity",
+    f"{TUNE} --vary alpha=half": "alpha must be between 0 and 1; got 'half'",
+    f"{TUNE} --metric ndcg@10,recall@10": "metric must be",
+    f"{TUNE} --study nowhere/study.jsonl": "must be in a folder that exists",
+    f"{TUNE} --study no.json": "another one than --study",
+    f"{TUNE} --model SLIM --vary l1": "--vary must be PARAMETER=VALUE",
+    f"{TUNE} --model SLIM --vary l1=1 --vary l1=2": "once for each parameter",
+    "paper tradeoff events.csv --dense EASE": "must be an MRF",
+    "paper lowrank events.csv --model SLIM": "must be an MRF, EASE or EDLAE, whose weights can be cut",
+    "paper lowrank events.csv --ranks 2,x": "--ranks must be numbers",
+    "paper lowrank events.csv --ranks inf": "--ranks must be a whole number",
+}
+
+
+@pytest.mark.parametrize("typed", REFUSED)
+def test_wrong_input_is_refused_before_anything_is_fitted(
+    run: Any, typed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MRF, "_fit", lambda *_: pytest.fail("fitted"))
+    with pytest.raises(MrfrecError, match=REFUSED[typed]):
+        run(typed)
+
+
+def test_what_the_refusal_of_small_data_advises_works(run: Any, tmp_path: Path) -> None:
+    small = tmp_path / "small.csv"
+    small.write_text("user,item\n" + "".join(f"{u},{(u + i) % 6}\n" for u in range(20) for i in range(4)))
+    with pytest.raises(DataError, match="--min-items") as refused:
+        run("evaluate", str(small))
+    advice = re.search(r"--split leave-out[^.]*-items \d", str(refused.value))
+    assert advice is not None
+    out = run("evaluate", str(small), *advice[0].split(), "--metrics", "ndcg@2", "--format", "json")
+    assert json.loads(out)["models"][0]["test_users"] == 20
+
+
+# ── compare ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_compare_gives_what_python_gives_the_differences_and_the_numbers_of_each_user(run: Any) -> None:
+    typed = f"compare {TWO_MODELS} --per-user users.csv --format json --metrics {METRICS},coverage@5"
+    found, table = json.loads(run(typed)), pl.read_csv("users.csv")
+    expected = compare({"dense": MRF(sparsity=None), "small": MRF(sparsity=0.1)}, strong(), METRICS)
+    assert [model["name"] for model in found["models"]] == list(expected)
+    pair = expected.paired("small", "ndcg@10")
+    difference = found["differences"][0]["metrics"]["ndcg@10"]
+    assert difference == pytest.approx({"difference": pair.difference, "error": pair.error, "p": pair.p})
+    assert "coverage@5" not in found["differences"][0]["metrics"]
+    assert table.columns == ["model", "user", *METRICS.split(",")]
+    for name, evaluation in expected.items():
+        mine = table.filter(pl.col("model") == name)
+        assert mine["user"].to_list() == list(evaluation.users)
+        assert mine["ndcg@10"].to_list() == pytest.approx(evaluation.per_user("ndcg@10").tolist())
+
+
+def test_exposure_adds_shares_by_popularity_to_a_comparison(run: Any, folder: Path) -> None:
+    typed = f"paper exposure {TWO_MODELS} --plot exposure.svg --format json --metrics"
+    found = json.loads(run(typed, METRICS))
+    assert [model["name"] for model in found["models"]] == ["dense", "small"]
+    assert sum(found["exposure"]["shares"]["recommended by small"]) == pytest.approx(1)
+    assert "strong generalisation, 30 + 30 users held out" in (folder / "exposure.svg").read_text()
+
+
+# ── tune, and what takes its parameters ───────────────────────────────────────────────────────────
+
+
+def test_tune_writes_what_fit_evaluate_and_compare_take(run: Any, folder: Path) -> None:
+    typed = "tune events.csv --heldout 30 --metric ndcg@10 --method grid -o best.json --study study.jsonl"
+    varied = "--vary alpha=0.5,1 --vary l2=1,4 --vary sparsity=0.2 --vary r=0,0.5"
+    found = json.loads(run(f"{typed} {varied} --plot tuned.png --format json"))
+    tried = [trial["parameters"] for trial in found["trials"]]
+    points = grid(measure=[False], sparsity=[0.2], r=[0.0, 0.5], alpha=[0.5, 1.0], l2=[1.0, 4.0])
+    assert tried[:8] == [MRF(**point).parameters for point in points]
+    assert {point["l2"] for point in tried[8:]} >= {16.0} or found["best"]["l2"] != 4.0
+    best = max(found["trials"], key=lambda trial: trial["value"] or 0.0)
+    written = json.loads((folder / "best.json").read_text())
+    assert written["parameters"] == best["parameters"] == found["best"]
+    assert written["mrfrec"] == found["mrfrec"] == mrfrec.__version__
+    assert (folder / "tuned.png").exists()
+    run("fit", "events.csv", "-o", "tuned.mrf", "--params", "best.json", "--alpha", "0.25")
+    parameters = load(folder / "tuned.mrf").parameters
+    assert parameters == {**parameters, **best["parameters"], "alpha": 0.25}
+    shown = run("evaluate", "events.csv", "--heldout", "30", "--model", "best.json", "--metrics", METRICS)
+    assert re.search(r"^best +0\.", shown, re.MULTILINE)
+
+
+def test_tune_finds_the_parameters_of_any_model_for_fit(run: Any, folder: Path) -> None:
+    typed = "tune events.csv --heldout 30 --metric ndcg@10 --model 'FsSLIM: l1=0.5' --vary neighbors=5,20"
+    found = json.loads(run(f"{typed} --method grid -o slim.json --format json"))
+    tried = [trial["parameters"] for trial in found["trials"]]
+    points = grid(l1=[0.5], neighbors=[5, 20], l2=ridges(strong(), 0.0, [0.003, 0.03, 0.3]))
+    assert tried[:6] == [FsSLIM(**point).parameters for point in points]
+    written = json.loads((folder / "slim.json").read_text())
+    assert (written["model"], written["parameters"]) == ("FsSLIM", found["best"])
+    run("fit events.csv -o slim.mrf --params slim.json --model l1=2 --l2 7")
+    fitted = load(folder / "slim.mrf")
+    assert type(fitted).__name__ == "FsSLIM"
+    assert fitted.parameters == {**fitted.parameters, **found["best"], "l1": 2.0, "l2": 7.0}
+    with pytest.raises(ParameterError, match="of one kind, not FsSLIM and WMF"):
+        run("fit", "events.csv", "-o", "no.mrf", "--params", "slim.json", "--model", "WMF")
+
+
+@pytest.mark.parametrize(
+    "command", ["compare missing.csv --model MRF", "fit events.csv -o w.mrf --user-column nobody"]
+)
+def test_a_missing_library_is_told_before_the_data_is_read(
+    run: Any, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "implicit.cpu.als", None)
+    with pytest.raises(MissingLibraryError, match=r"pip install \"\.\[wmf\]\""):
+        run(f"{command} --model WMF")
+
+
+@pytest.mark.parametrize("content", ["[]", "{", "[" * 100_000, '{"parameters": {"alhpa": 1}}'])
+def test_a_file_that_holds_no_parameters_is_refused(run: Any, content: str) -> None:
+    Path("odd.json").write_text(content)
+    with pytest.raises(MrfrecError, match=r"is not a file of parameters|Did you mean alpha"):
+        run("fit events.csv -o odd.mrf --params odd.json")
+    assert not Path("odd.mrf").exists()
+
+
+@pytest.mark.parametrize("items", [3, 9])
+def test_a_handful_of_items_can_be_measured_or_is_refused_before_training(
+    run: Any, tmp_path: Path, items: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "few.csv"
+    pairs = [f"{user},i{(user + step) % items}" for user in range(30) for step in (0, 1, 2)[: items - 1]]
+    table.write_text("user,item\n" + "\n".join(pairs) + "\n")
+    split = ("--split", "leave-out", "--min-items", "0")
+    models = ("--model", "MRF", "--model", "Popularity")
+    page = json.loads(run("paper", "exposure", str(table), *split, *models, "--format", "json"))
+    assert list(page["models"][0]["metrics"]) == [f"ndcg@{items}", f"recall@{items}"]
+    assert page["exposure"]["items"] == [1] * items
+    run("paper", "tradeoff", str(table), *split)
+    run("paper", "lowrank", str(table), *split)
+    monkeypatch.setattr(MRF, "_fit", lambda *_: pytest.fail("fitted"))
+    with pytest.raises(ParameterError, match=f"of at most the {items} items there are; got 'ndcg@"):
+        run("compare", str(table), *split, *models, "--metrics", f"ndcg@{items + 1}")
+
+
+def test_a_model_is_fitted_to_a_data_set_by_name(run: Any, folder: Path) -> None:
+    run("fit", "debian", "-o", "popular.mrf", "--model", "Popularity", "--min-users", "300")
+    data = datasets.load("debian").filtered(min_users=300)
+    model = load(folder / "popular.mrf")
+    assert list(model.items_) == list(data.items)
+    assert list(model.titles_ or []) == list(data.titles or [""])
+    assert model.popularity_.tolist() == data.popularity.tolist()
+
+
+# ── trade-off, low rank, reproduction ─────────────────────────────────────────────────────────────
+
+
+def test_tradeoff_has_a_row_for_each_level_and_r_and_the_dense_model(run: Any, folder: Path) -> None:
+    typed = f"paper tradeoff events.csv --heldout 30 --metrics {METRICS}"
+    levels = "--sparsity 0.1,0.3 --r 0,0.5 --dense l2=2 --sparse l2=1"
+    run(f"{typed} {levels} --plot tradeoff.png -o tradeoff.md")
+    rows = re.findall(r"^\| (.*?) \|", (folder / "tradeoff.md").read_text(), re.MULTILINE)
+    assert rows[2:] == ["dense", "30 %, r = 0", "30 %, r = 0.5", "10 %, r = 0", "10 %, r = 0.5"]
+    assert (folder / "tradeoff.png").exists()
+    assert "dense" not in run(f"{typed} --sparsity 0.3 --r 0 --dense none")
+
+
+def test_tradeoff_takes_the_settings_of_the_paper_and_files_of_tune(run: Any, folder: Path) -> None:
+    typed = f"paper tradeoff events.csv --heldout 30 --metrics {METRICS} --sparsity 0.3 --r 0"
+    tuned = MRF(alpha=1.0, l2=2.0, user_weight=0.5, sparsity=0.2).parameters
+    (folder / "whole.json").write_text(json.dumps({"model": "MRF", "parameters": tuned}))
+    files, preset = "--dense whole.json --sparse whole.json", "--preset paper"
+    for options, ties, dense, sparse in (
+        (preset, "index", MRF.paper(l2=3.0).parameters, MRF.paper(l2=1.0).parameters),
+        (files, "popularity", tuned, tuned),
+        (f"{preset} {files}", "index", tuned, tuned),
+    ):
+        page = json.loads(run(f"{typed} {options} --format json"))
+        found = [model["parameters"] for model in page["models"]]
+        assert found == [{**dense, "sparsity": None}, {**sparse, "sparsity": 0.3}]
+        assert page["ties"] == ties
+    shown = run(f"{typed} --preset paper --ties popularity --dense l2=6")
+    assert "ties: by popularity" in shown
+    assert re.search(r"^dense: l2=6, alpha=0.75, .*^sparse: l2=1, alpha=0.75, ", shown, re.M | re.S)
+
+
+def test_lowrank_says_what_is_lost(run: Any) -> None:
+    typed = f"paper lowrank events.csv --heldout 30 --ranks 2,20 --metrics {METRICS}"
+    out = run(f"{typed} --plot lowrank.svg")
+    assert Path("lowrank.svg").exists()
+    assert re.findall(r"^(full rank|rank \d+) ", out, re.MULTILINE) == ["full rank", "rank 20", "rank 2"]
+    assert "strong generalisation, 30 + 30 users held out" in out
+    model = json.loads(run(f"{typed} --format json"))["models"][0]
+    assert (model["parameters"], model["values"]["l2"]) == (MRF.paper(sparsity=None).parameters, 6.0)
+
+
+# ── models as they are typed ──────────────────────────────────────────────────────────────────────
+
+
+TYPED: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "": ("MRF", "MRF", {}),
+    "a b: l2=1,alpha=.5 , center=no": ("a b", "MRF", {"l2": 1, "alpha": 0.5, "center": False}),
+    "sparsity=dense": ("sparsity=dense", "MRF", {"sparsity": None}),
+    "best.json": ("best", "MRF", {"l2": 7.0, "sparsity": 0.1}),
+    "dense: best.json, sparsity=dense": ("dense", "MRF", {"l2": 7.0, "sparsity": None}),
+    "SLIM": ("SLIM", "SLIM", {}),
+    " mult-vae ": ("mult-vae", "MultVAE", {}),
+    "Item KNN: neighbors=9": ("Item KNN", "ItemKNN", {"neighbors": 9}),
+    "MRF: l2=3": ("MRF", "MRF", {"l2": 3}),
+    "model=SLIM, l1=9": ("model=SLIM, l1=9", "SLIM", {"l1": 9}),
+    "other: model=item-knn, shrink=0": ("other", "ItemKNN", {"shrink": 0}),
+    "slow: l2=3": ("slow", "MRF", {"l2": 3}),
+    "tuned.json": ("tuned", "SLIM", {"l1": 7.0, "l2": 1.0}),
+    "mine: tuned.json, l1=1": ("mine", "SLIM", {"l1": 1, "l2": 1.0}),
+}
+
+
+def test_models_are_typed_by_kind_name_parameters_and_files_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("best.json").write_text('{"parameters": {"l2": 7.0, "sparsity": 0.1}}')
+    tuned = Path("tuned.json")
+    tuned.write_text('{"model": "SLIM", "parameters": {"l1": 7.0, "l2": 1.0}}')
+    assert {text: parse_model(text)[:3] for text in TYPED} == TYPED
+    assert parse_model("SLIM: l2=5", tuned)[:3] == ("SLIM", "SLIM", {"l1": 7.0, "l2": 5})
+    assert parse_model("", tuned)[1:3] == ("SLIM", {"l1": 7.0, "l2": 1.0})
+    Path("odd.json").write_text('{"model": "SVD", "parameters": {}}')
+    for text, message in {
+        "SLIN": r"a model such as .*; got 'SLIN'\. Did you mean 'SLIM'\?",
+        "SLIM l1=1": "must be a model such as 'SLIM: l1=1'",
+        "SLIM: model=WMF": "of one kind, not SLIM and WMF",
+        "a: tuned.json, model=MRF": "of one kind, not MRF and SLIM",
+        "a: model=SLIN": r"model must be one of MRF, EASE, .*; got 'SLIN'",
+        "odd.json": "model must be one of MRF, EASE, .*; got 'SVD'",
+    }.items():
+        with pytest.raises(MrfrecError, match=message):
+            parse_model(text)

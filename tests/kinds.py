@@ -1,0 +1,50 @@
+"""A small model of every kind, and data with names to fit it to."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from mrfrec import Interactions
+
+from matrices import random_matrix
+
+MRFS: dict[str, dict[str, Any]] = {
+    "dense": {"l2": 2.0},
+    "sparse": {"l2": 2.0, "threshold": 0.15, "r": 0.3},
+    "offset": {"l2": 2.0, "offset": True},
+    "sparse float64": {"l2": 1.0, "threshold": 0.3, "dtype": "float64"},
+}
+QUICK: dict[str, Any] = {"epochs": 3, "batch": 16, "validation": 0}
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: ("MRF", parameters) for name, parameters in MRFS.items()},
+    "EASE": ("EASE", {"l2": 20.0}),
+    "EDLAE": ("EDLAE", {"l2": 5.0}),
+    "Popularity": ("Popularity", {}),
+    "ItemKNN": ("ItemKNN", {"neighbors": 12}),
+    "SLIM": ("SLIM", {"l1": 0.5, "l2": 5.0}),
+    "FsSLIM": ("FsSLIM", {"neighbors": 10, "l1": 0.5, "l2": 5.0}),
+    "WMF": ("WMF", {"factors": 6, "l2": 2.0, "weight": 5.0, "iterations": 4}),
+    "CDAE": ("CDAE", {"hidden": 8, **QUICK}),
+    "MultDAE": ("MultDAE", {"hidden": 8, **QUICK}),
+    "MultVAE": ("MultVAE", {"hidden": 8, "latent": 4, **QUICK}),
+}
+
+
+def named_data(text: bool, *, real: bool = False, positive: bool = False, items: int = 30) -> Interactions:
+    X = random_matrix(3, users=60, items=items, real=real)
+    X = np.abs(X) if positive else X
+    X[:, 7] *= np.arange(60) % 7 > 0  # nobody has everything
+    users = [f"u{i:02}" for i in range(60)] if text else list(range(1000, 1060))
+    # Not in ascending order: the model must not rely on it.
+    names: list[Any] = [f"item {(7 * i) % items:02}" for i in range(items)]
+    ids = names if text else [2**40 + (7 * i) % items for i in range(items)]
+    titles = [None if i == 4 else f"Title, of {i}" for i in range(items)]
+    return Interactions(sp.csr_array(X), users, ids, titles)
+
+
+def relearn(model: Any, **parts: Any) -> None:
+    """Replace parts of what a model has learned, such as its weights."""
+    fitted = model.fitted_
+    model._fitted = replace(fitted, learned=replace(fitted.learned, **parts))

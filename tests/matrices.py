@@ -1,0 +1,42 @@
+"""Small matrices with the traits that break things."""
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from mrfrec.data.events import Events
+from mrfrec.io.tables import read_events
+
+Matrix = npt.NDArray[np.float64]
+
+
+def random_matrix(seed: int, users: int = 120, items: int = 45, *, real: bool = False) -> Matrix:
+    """Uneven popularity, an item nobody has, one everybody has, two twins, a user without history."""
+    rng = np.random.default_rng(seed)
+    used = rng.random((users, items)) < rng.beta(0.7, 3.0, items)
+    # A few clusters, so that covariances of all sizes occur.
+    for start in range(0, items, 9):
+        fans = rng.random(users) < 0.25
+        used[fans, start : start + 9] |= rng.random((users, items))[fans, start : start + 9] < 0.6
+    X = used.astype(np.float64)
+    if real:
+        X *= rng.normal(1.0, 0.7, X.shape)
+    X[3] = 0.0
+    X[:, 5] = 0.0
+    X[:, 7] = 1.0
+    X[:, 11] = X[:, 12]
+    return X
+
+
+def clusters(seed: int, users: int) -> Matrix:
+    """Everybody likes one of six groups of ten items, and a few others."""
+    rng = np.random.default_rng(seed)
+    group = np.arange(60) // 10
+    likely = np.where(group == rng.integers(0, 6, users)[:, None], 0.6, 0.04)
+    return (rng.random((users, 60)) < likely).astype(np.float64)
+
+
+def events_of(X: Matrix) -> Events:
+    """The pairs that are not 0, user by user."""
+    user, item = np.nonzero(X)
+    return read_events(pl.DataFrame({"user": user, "item": item}))

@@ -1,0 +1,917 @@
+"""The nightly job: what it publishes, what it refuses, and that nothing is ever half done."""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import mrfrec
+from mrfrec import (
+    MRF,
+    BusyError,
+    DataError,
+    MrfrecWarning,
+    ParameterError,
+    RefusedError,
+    nightly,
+    read_interactions,
+)
+from mrfrec.cli.app import run as run_command
+from mrfrec.io.databases import connect
+from mrfrec.models import Popularity
+from mrfrec.nightly.guard import bounds_of, drift, faults, limits
+from mrfrec.nightly.job import Guard
+from mrfrec.nightly.run import steps
+
+from queries import fetch
+
+RUN = sys.modules["mrfrec.nightly.run"]  # whose name in the package is that of its function
+JOB = """
+[source]
+data = "events.csv"
+
+[model]
+sparsity = 0.2
+
+[guard]
+metric = "ndcg@5"
+heldout = 0.2
+
+[publish]
+model = "shop.mrf"
+keep = 2
+"""
+TABLES = """
+[publish.recommendations]
+to = "sqlite:///shop.db"
+table = "recs"
+k = 5
+
+[publish.similar]
+to = "similar.parquet"
+k = 3
+columns = { similar_to = "sku" }
+"""
+UPDATE = ('data = "events.csv"', 'data = "{date}.csv"\nmode = "update"\nbatch = "{date}"')
+COLUMNS = '"user" text, item text, title text, score real, rank integer, source text'
+
+
+def events(users: int = 400, items: int = 40, seed: int = 0) -> pl.DataFrame:
+    """Users like one half of the items or the other, so that there is something to learn."""
+    rng = np.random.default_rng(seed)
+    likes = rng.integers(0, 2, users)
+    rows = []
+    for user in range(users):
+        kept = rng.choice(items // 2, 8, replace=False) + likes[user] * (items // 2)
+        rows += [(f"u{user}", f"i{item}", 1 + user % 5) for item in kept]
+    return pl.DataFrame(rows, schema=["user", "item", "time"], orient="row")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    events().write_csv(tmp_path / "events.csv")
+    (tmp_path / "job.toml").write_text(JOB)
+    return tmp_path
+
+
+def report_of(folder: Path) -> list[dict[str, Any]]:
+    runs = json.loads((folder / "shop.report.json").read_text())["runs"]
+    assert isinstance(runs, list)
+    return runs
+
+
+def write_job(folder: Path, *changes: tuple[str, str], more: str = "") -> Path:
+    text = JOB
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "job.toml").write_text(text + more)
+    return folder / "job.toml"
+
+
+# ── publishing ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_model_and_tables_are_those_of_a_fit_on_all_events(folder: Path) -> None:
+    record = nightly.run(write_job(folder, more=TABLES))
+    data = read_interactions(folder / "events.csv")
+    model, truth = mrfrec.load(folder / "shop.mrf"), MRF(sparsity=0.2).fit(data)
+    assert isinstance(model, MRF)
+    assert (model.weights_ != truth.weights_).nnz == 0
+    assert model.users_ is None  # histories are not stored unless asked for
+    assert (record["users"], record["items"], record["pairs"]) == (400, 40, 3200)
+    assert record["status"] == "published"
+    assert record["value"] > 0.1
+    assert report_of(folder) == [record]
+    assert model.notes_["value"] == record["value"]
+    assert set(record["seconds"]) == {"read", "measure", "fit", "compare", "publish", "total"}
+    assert record["rows"] == {"recommendations": 2000, "similar items": 120}
+    found = fetch(f"sqlite:///{folder}/shop.db", 'select "user", item, rank from recs order by "user", rank')
+    assert found == truth.recommend(k=5).select("user", "item", "rank").sort("user", "rank").rows()
+    near = pl.read_parquet(folder / "similar.parquet")
+    assert (len(near), near.columns[:2]) == (120, ["sku", "item"])
+    assert sorted(path.name for path in folder.iterdir()) == [
+        ".shop.mrf.lock", ".shop.mrf.nightly.lock", "events.csv", "job.toml", "shop.db", "shop.mrf",
+        "shop.report.html", "shop.report.json", "similar.parquet",
+    ]  # fmt: skip
+
+
+def test_values_are_measured_once_and_then_every_few_nights(folder: Path) -> None:
+    write_job(folder, ("sparsity = 0.2", "sparsity = 0.2\nmeasure_every = 2"))
+    kept = []
+    for night in range(4):
+        events(users=700 + night).write_csv(folder / "events.csv")
+        record = nightly.run(folder / "job.toml", accept=True)
+        model = mrfrec.load(folder / "shop.mrf")
+        assert model.measured_ is not None
+        assert record["values"] == str(model.measured_)
+        assert str(model.measured_) in (folder / "shop.report.html").read_text()
+        kept.append((record["measured"], model.measured_))
+    assert [measured for measured, _ in kept] == [True, False, True, False]
+    assert kept[0][1] == kept[1][1] != kept[2][1]
+
+
+def test_earlier_models_are_kept_up_to_a_number(folder: Path) -> None:
+    for name in ("shop.20010910T014640Z.mrf", "shop.20010911T014640Z.mrf", "shop.other.mrf"):
+        (folder / name).write_bytes(b"an earlier one")
+    nightly.run(folder / "job.toml")
+    os.utime(folder / "shop.mrf", (1e9 + 86400 * 3,) * 2)
+    nightly.run(folder / "job.toml")
+    kept = sorted(path.name for path in folder.glob("shop.2*.mrf"))
+    assert kept == ["shop.20010911T014640Z.mrf", "shop.20010912T014640.000000Z.mrf"]
+    mrfrec.load(folder / kept[1])
+    shutil.copy2(folder / kept[1], folder / "shop.mrf")  # put back, it is not kept twice
+    nightly.run(write_job(folder, ("keep = 2", "keep = 4")))
+    assert len(list(folder.glob("shop.2*.mrf"))) == 2
+    nightly.run(write_job(folder, ("keep = 2", "keep = 0")))
+    assert [path.name for path in folder.glob("shop.*.mrf")] == ["shop.other.mrf"]
+
+
+def test_a_model_from_a_backup_is_kept_when_it_is_replaced_however_old_it_is(folder: Path) -> None:
+    for _ in range(3):
+        nightly.run(folder / "job.toml")
+    backup = (folder / "shop.mrf").read_bytes()
+    os.utime(folder / "shop.mrf", (1e9, 1e9))  # older than all that are kept
+    nightly.run(folder / "job.toml")
+    kept = sorted(folder.glob("shop.2*.mrf"))
+    assert len(kept) == 2
+    assert kept[0].name.startswith("shop.20010909T")
+    assert kept[0].read_bytes() == backup
+
+
+def test_people_are_not_for_everybody_unless_asked_for(folder: Path) -> None:
+    names = ("shop.mrf", "shop.report.json", "shop.report.html")
+    old = os.umask(0o022)  # of cron
+    try:
+        for more, wanted in (
+            ("", 0o644),
+            ("histories = true\n", 0o600),
+            ('mode = "0640"\n', 0o640),
+            ("", 0o644),
+        ):
+            write_job(folder, more=more)
+            nightly.run(folder / "job.toml")
+            modes = [stat.S_IMODE((folder / name).stat().st_mode) for name in names]
+            report = 0o640 if "mode" in more else 0o600
+            assert modes == [wanted, report, report]
+    finally:
+        os.umask(old)
+
+
+def test_update_adds_each_batch_once(folder: Path) -> None:
+    days = {"2026-11-14": events(200, seed=1), "2026-11-15": events(210, seed=2)}
+    for day, table in days.items():
+        table.write_csv(folder / f"{day}.csv")
+    with pytest.raises(ParameterError, match=r"publish\.histories must be true"):
+        nightly.run(write_job(folder, UPDATE, ("keep = 2", "histories = false")), day="2026-11-14")
+    job = write_job(folder, UPDATE, ("keep = 2", "keep = 0"))
+    for day in ("2026-11-14", "2026-11-14", "2026-11-15", "2026-11-15"):
+        nightly.run(job, day=day)
+    truth = MRF(sparsity=0.2).fit(read_interactions([folder / f"{day}.csv" for day in days]))
+    model = mrfrec.load(folder / "shop.mrf")
+    assert isinstance(model, MRF)
+    assert (model.weights_ != truth.weights_).nnz == 0
+    assert model.batches_ == tuple(days)
+    pairs = [run["pairs"] for run in report_of(folder)]
+    assert pairs[0] == pairs[1] < pairs[2] == pairs[3]
+
+
+def test_night_that_cannot_be_measured_is_refused_unless_accepted(folder: Path) -> None:
+    nightly.run(folder / "job.toml")
+    events().group_by("user").head(2).write_csv(folder / "events.csv")  # five items are enough to measure
+    job = write_job(folder, ("heldout", "max_shrink = 1\nmax_growth = inf\nheldout"))
+    with pytest.raises(RefusedError, match="nothing can be measured"):
+        nightly.run(job)
+    assert "value" not in nightly.run(job, accept=True)
+    events().write_csv(folder / "events.csv")
+    assert nightly.run(job)["value"] > 0.1
+
+
+# ── the guard ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_nothing_to_publish_is_refused(folder: Path) -> None:
+    """Everybody has everything, so that nothing is left to recommend."""
+    everything = [(user, item) for user in range(40) for item in range(6)]
+    pl.DataFrame(everything, schema=["user", "item"], orient="row").write_csv(folder / "events.csv")
+    job = write_job(folder, ('metric = "ndcg@5"\n', ""), more=TABLES.replace("similar.parquet", "s.csv"))
+    with (
+        pytest.warns(MrfrecWarning),
+        pytest.raises(RefusedError, match=r"no (recommendations|similar items) to publish"),
+    ):
+        nightly.run(job)
+    assert not (folder / "shop.mrf").exists()
+
+
+@pytest.fixture
+def published(folder: Path) -> Iterator[Path]:
+    """A folder with a published version, which a test must leave as it is."""
+    write_job(folder, more=TABLES)
+    nightly.run(folder / "job.toml")
+    names = ("shop.mrf", "shop.db", "similar.parquet")
+    before = {name: (folder / name).read_bytes() for name in names}
+    yield folder
+    assert {name: (folder / name).read_bytes() for name in names} == before
+    assert report_of(folder)[-1]["status"] == "refused"
+    assert not list(folder.glob(".*.nightly"))
+
+
+def with_robot(items: int) -> pl.DataFrame:
+    """The events of `events`, and one user who has used many items that nobody else knows."""
+    robot = [("robot", f"trap{item}", 1) for item in range(items)]
+    return pl.concat([events(), pl.DataFrame(robot, schema=["user", "item", "time"], orient="row")])
+
+
+def test_bad_days_are_refused_and_leave_what_was_published(published: Path) -> None:
+    table = events()
+    for bad, message in (
+        (table.filter(pl.col("user").str.slice(1).cast(int) < 200),
+         r"200 users are 50\.0% fewer than 400 \(max_shrink = 0\.2\); 1,600 pairs"),
+        (table.with_columns(item=table["item"].shuffle(seed=1)),
+         r"ndcg@5 0\.\d+ ± 0\.\d+ is \d+\.\d% below 0\.\d+ \(max_drop = 0\.05\)"),
+        # With other ids the metric is the same: only a comparison of the items tells.
+        (table.with_columns(item="new" + pl.col("item")), r"100\.0% of the interactions have moved to other"),
+        (with_robot(15), r"55 items are 37\.5% more than 40 \(max_growth = 0\.25\)"),
+    ):  # fmt: skip
+        bad.write_csv(published / "events.csv")
+        with pytest.raises(RefusedError, match=message):
+            nightly.run(published / "job.toml")
+    runs = report_of(published)
+    assert "value" not in runs[1]  # it was not fitted
+    text = (published / "shop.report.html").read_text()  # which has the reasons before the numbers
+    row = text[text.rindex("<tbody>") :]
+    assert row.index("200 users are") < row.index(">1,600<")
+    assert text.index("55 items are") < text.index("<table")
+
+
+def test_guard_refuses_what_is_beyond_the_limits_of_the_page() -> None:
+    guard = Guard(metric="ndcg@5", max_shrink=0.3, max_growth=0.1, max_drop=0.1, min_metric=0.2)
+    recent = [{"users": 10, "items": 10, "pairs": 100}, {"users": 20, "items": 10, "pairs": 100}]
+    bounds = bounds_of(guard, recent, {"metric": "ndcg@5", "value": 0.3})
+    drawn = limits(bounds)
+    assert drawn["users"] == pytest.approx([7, 22])
+    assert drawn["value"] == [pytest.approx(0.27), None]
+    assert drawn["drift"] == [None, guard.max_drift]
+    assert limits(bounds_of(guard, [], {"metric": "recall@5", "value": 0.3}))["value"] == [0.2, None]
+    allowed = {"users": 7, "items": 11, "pairs": 70, "value": 0.27, "drift": guard.max_drift}
+    assert faults(bounds, allowed) == []
+    for name, value, rule in (
+        ("users", 6, "max_shrink"), ("users", 23, "max_growth"), ("value", 0.26, "max_drop"),
+        ("value", 0.1, "min_metric"), ("drift", 0.6, "max_drift"),
+    ):  # fmt: skip
+        assert rule in faults(bounds, {**allowed, name: value})[-1]
+    assert faults(bounds, {"drift": None}) == []
+
+
+def test_refused_day_can_be_accepted_and_is_then_compared_with(folder: Path) -> None:
+    nightly.run(folder / "job.toml")
+    events(200).write_csv(folder / "events.csv")
+    with pytest.raises(RefusedError):
+        nightly.run(folder / "job.toml")
+    record = nightly.run(folder / "job.toml", accept=True)
+    assert record["status"] == "published"
+    assert "fewer" in record["reasons"][0]
+    assert nightly.run(folder / "job.toml")["reasons"] == []
+
+
+def test_good_day_after_a_robot_was_published_is_not_refused(folder: Path) -> None:
+    job = write_job(folder, ("heldout", "max_drop = 1\nmax_growth = inf\nheldout"))
+    nightly.run(job)
+    with_robot(30).write_csv(folder / "events.csv")
+    for _ in range(2):
+        assert nightly.run(job)["items"] == 70
+    events().write_csv(folder / "events.csv")  # 43 % fewer items than the last time
+    assert nightly.run(job)["reasons"] == []
+
+
+def test_size_is_compared_with_seven_published_runs_and_no_more(folder: Path) -> None:
+    job = write_job(folder, ("heldout", "max_drop = 1\nheldout"))
+    usual = nightly.run(job)
+    small = {**usual, **dict.fromkeys(("users", "pairs"), 100)}
+    path = folder / "shop.report.json"
+    events(200).write_csv(folder / "events.csv")
+    path.write_text(json.dumps({"runs": [small, *[usual] * 7]}))
+    with pytest.raises(RefusedError, match="200 users are 50"):
+        nightly.run(job)
+    path.write_text(json.dumps({"runs": [small, *[usual] * 6]}))
+    assert nightly.run(job)["status"] == "published"
+
+
+def test_new_events_may_double_the_data_unless_growth_is_limited(folder: Path) -> None:
+    changes = [UPDATE, ("heldout", "max_drop = 1\nheldout")]
+    for day, first in (("2026-11-14", 0), ("2026-11-15", 1000), ("2026-11-16", 2000)):
+        table = events(200).with_columns(user="u" + (pl.col("user").str.slice(1).cast(int) + first).cast(str))
+        table.write_csv(folder / f"{day}.csv")
+    nightly.run(write_job(folder, *changes), day="2026-11-14")
+    nightly.run(folder / "job.toml", day="2026-11-15")
+    limited = write_job(folder, *changes, ("heldout", "max_growth = 0.4\nheldout"))
+    with pytest.raises(RefusedError, match=r"600 users are 50\.0% more than 400"):
+        nightly.run(limited, day="2026-11-16")
+
+
+def test_first_run_is_compared_with_the_floor_and_with_a_model_from_elsewhere(folder: Path) -> None:
+    with pytest.raises(RefusedError, match=r"below min_metric = 0\.99"):
+        nightly.run(write_job(folder, ("heldout", "min_metric = 0.99\nheldout")))
+    assert not (folder / "shop.mrf").exists()
+    (folder / "shop.report.json").unlink()
+    MRF().fit(read_interactions(folder / "events.csv")).save(folder / "shop.mrf")
+    events(100).write_csv(folder / "events.csv")
+    with pytest.raises(RefusedError, match="100 users are 75"):
+        nightly.run(write_job(folder))
+
+
+def test_drift_is_half_the_sum_of_differences(folder: Path) -> None:
+    nightly.run(folder / "job.toml")
+    before = mrfrec.load(folder / "shop.mrf")
+    other = read_interactions(events(seed=3).with_columns(item=pl.col("item").replace("i7", "x")))
+    p = {item: count / 3200 for item, count in zip(before.items_, before.popularity_.tolist(), strict=True)}
+    q = {item: count / len(other) for item, count in zip(other.items, other.popularity.tolist(), strict=True)}
+    wanted = sum(abs(p.get(item, 0) - q.get(item, 0)) for item in {*p, *q}) / 2
+    found = drift(before, other)
+    assert found == {"drift": pytest.approx(wanted, abs=1e-6), "new_items": 1, "gone_items": 1}
+    numbers = read_interactions(events().with_columns(item=pl.col("item").str.slice(1).cast(int)))
+    texts = Popularity().fit(read_interactions(events().with_columns(item=pl.col("item").str.slice(1))))
+    assert drift(texts, numbers)["drift"] == 0
+
+
+URL = "postgresql://shop:hunter22@db/shop?password=hunter22"
+SINK = f'[publish.similar]\nto = "{URL}"\ntable = "t"\n'
+
+
+# ── the job ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('data = "events.csv"', "", r"job\.toml: source\.data: Field required"),
+        ('data = "events.csv"', "data = 3", r"source\.data: .* a valid list; got 3"),
+        ('data = "events.csv"', 'data = [""]', r"source\.data\.0 must be the name of a file"),
+        ("[guard]", "[gard]", r"gard must be one of the keys guard.*got 'gard'"),
+        ("metric =", "metrik =", r"guard\.metrik must be one of the keys"),
+        ('metric = "ndcg@5"', 'metric = "ndgc@5"', r"guard\.metric must be .*ndcg"),
+        ("[guard]", '[machine]\nthreads = "x"\n[guard]', r"machine\.threads must be a whole number"),
+        ('data = "events.csv"', 'data = "x.csv"\nmode = "update"\nmin_items = 2', "min_items, which"),
+        ('data = "events.csv"', 'data = "x.csv"\nmode = "update"\nhalf_life = "2d"', "goes by the latest"),
+        ('data = "events.csv"', 'data = "events.csv"\nbatch = "x"', r"batch must be a name, with mode"),
+        ('data = "events.csv"', 'data = "x.csv"\nvalue = "n"', r"source\.value must be left out without"),
+        ('data = "events.csv"', 'data = "x.csv"\ntime = "t"', r"source\.time must be left out without"),
+        ("keep = 2", 'recommendations = {to = "x.pdf"}', r"\.recommendations\.to must .*x\.pdf'\.$"),
+        ("keep = 2", 'recommendations = {to = "no/x.csv"}', r"recommendations\.to must be in a folder that"),
+        ('model = "shop.mrf"', 'model = "no/x.mrf"', r"publish\.model must be in a folder that exists"),
+        ("keep = 2", 'recommendations = {to = "x.csv", novelty = 7}', r"novelty must be .* 1; got 7"),
+        ("keep = 2", 'recommendations = {to = "events.csv"}', r"a place of its own.*source\.data is there"),
+        ("[model]", 'items = "events.csv"\n[publish.similar]\nto = "events.csv"\n[model]', r"source\.items"),
+        ("keep = 2", 'recommendations = {to = "a.csv"}\nsimilar = {to = "a.csv"}', r"similar\.to must"),
+        ("keep = 2", 'similar = {to = "sqlite:///shop.mrf", table = "t"}', r"its own.*publish\.model"),
+        ("keep = 2", 'recommendations = {to = "sqlite:///x.db"}', r"table must be given with a database"),
+        ("keep = 2", "mode = 0o640", r'publish\.mode must be a mode in quotes such as "0640", .* got 416'),
+        ("keep = 2", 'mode = "440"', r"publish\.mode must be .* got '440'"),
+        ("keep = 2", "samples = 21", r"publish\.samples: .* equal to 20; got 21"),
+        ("heldout = 0.2", "max_growth = nan", r"guard\.max_growth: .* 0; got nan"),
+        ("sparsity = 0.2", "sparsity = 2", r"model\.sparsity"),
+        ("sparsity = 0.2", "measure_every = 0", "measure_every"),
+        ("sparsity = 0.2", 'kind = "MFR"', r"model\.kind must be one of MRF, EASE"),
+        ("[model]\nsparsity = 0.2", 'features = "x"\n[model]\nkind = "SLIM"', r"source\.features .* SLIM"),
+        ("[model]", 'feature_columns = ["brand"]\n[model]', r"source\.feature_columns .* without features"),
+        ("[guard]", f"x = {'[' * 100_000}{']' * 100_000}\n[guard]", "is not a TOML file"),
+        ("sparsity = 0.2", f"l2.{'a.' * 2000}a = 1", "nested too deeply"),
+        ("keep = 2", f"keep = {'9' * 5000}", r"job\.toml is not a TOML file: .* digits"),
+        ('model = "shop.mrf"', 'model = "job.toml"', r"publish\.model must be .* its own.*the job is there"),
+        ('[source]\ndata = "events.csv"', f'source = "{URL}"', r"a table; got 'postgresql://db/shop'\."),
+        ("[source]\ndata", f'[[source]]\nitems = "{URL}"\ndata', r"source: .* a table; got 'a list'\."),
+        ('data = "events.csv"', f'data = {{url = "{URL}"}}', r"source\.data: .*; got 'a table'\."),
+        ('data = "events.csv"', f'data = [["{URL}"]]', r"source\.data\.0 must be .*; got 'a list'\."),
+        ('data = "events.csv"', f'data = "x.csv"\nhalf_life = "{URL}"', r"source\.half_life must be"),
+        ("keep = 2", f'recommendations = "{URL}"', r"a table; got 'postgresql://db/shop'\."),
+        ("keep = 2", f'recommendations = {{to = ["{URL}"]}}', r"recommendations\.to must .*; got 'a list'"),
+        ('"shop.mrf"\nkeep = 2', f'"a\\u0000b"\n{SINK}', r"publish\.model must be the name of a file"),
+        ('metric = "ndcg@5"', f'metric = "{URL}"', r"guard\.metric must be"),
+    ],
+)  # fmt: skip
+def test_bad_job_is_refused_before_anything_is_done(folder: Path, old: str, new: str, message: str) -> None:
+    job = write_job(folder, (old, new))
+    before = sorted(folder.iterdir())
+    with pytest.raises((ParameterError, DataError), match=message) as caught:
+        nightly.run(job)
+    assert "hunter22" not in str(caught.value)
+    assert sorted(folder.iterdir()) == before
+
+
+def test_report_that_is_damaged_stops_the_job(folder: Path) -> None:
+    record = nightly.run(folder / "job.toml")
+    before = (folder / "shop.mrf").read_bytes()
+    wrong: list[dict[str, Any]] = [
+        {"error": "x"}, {"seconds": {"total": "x"}}, {"users": 0}, {"value": None}, {"reasons": [3]},
+        {"started": "today"}, {"limits": {"users": 3}}, {"metric": "luck"}, {"coverage": "x"},
+        {"samples": [{"history": 3}]},
+    ]  # fmt: skip
+    texts = [json.dumps({"runs": [record | each]}) for each in wrong]
+    for text in (*texts, '{"runs": {}}', "[" * 100_000, ""):
+        (folder / "shop.report.json").write_text(text)
+        with pytest.raises(DataError, match="not the report of a nightly job"):
+            nightly.run(folder / "job.toml")
+    assert (folder / "shop.mrf").read_bytes() == before
+
+
+def test_link_and_its_file_have_one_lock(folder: Path) -> None:
+    nightly.run(folder / "job.toml")
+    (folder / "link.mrf").symlink_to("shop.mrf")
+    job = write_job(folder, ('model = "shop.mrf"', 'model = "link.mrf"'))
+    with (folder / ".shop.mrf.nightly.lock").open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(BusyError, match="another run of this job is at work"):
+            nightly.run(job)
+    assert not (folder / "link.report.json").exists()
+    with mrfrec.locked(folder / "shop.mrf"), pytest.raises(BusyError, match=r"is rewriting .*link\.mrf"):
+        nightly.run(job, wait=0.1)
+    (run,) = json.loads((folder / "link.report.json").read_text())["runs"]
+    assert run["status"] == "failed"
+    before = (folder / "shop.mrf").stat().st_ino
+    nightly.run(job)
+    assert (folder / "link.mrf").is_symlink()
+    assert (folder / "shop.mrf").stat().st_ino != before
+
+
+def test_model_that_another_process_replaces_during_a_run_is_not_overwritten(folder: Path) -> None:
+    job = write_job(folder, more=TABLES)
+    nightly.run(job)
+    other = Popularity().fit(folder / "events.csv")
+    before = fetch(f"sqlite:///{folder}/shop.db", "select score from recs")
+
+    def replace(stage: str, done: float, total: float) -> None:
+        if not stage.startswith("reading"):
+            other.save(folder / "shop.mrf")
+
+    with pytest.raises(mrfrec.ModelFileError, match=r"shop\.mrf was replaced, by another process or model"):
+        nightly.run(job, progress=replace)
+    assert mrfrec.load(folder / "shop.mrf").file_hash_ == other.file_hash_
+    assert fetch(f"sqlite:///{folder}/shop.db", "select score from recs") == before
+    assert report_of(folder)[-1]["status"] == "failed"
+
+
+def test_old_model_is_copied_where_it_cannot_be_linked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nightly.run(folder / "job.toml")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    content = (folder / "shop.mrf").read_bytes()
+    nightly.run(folder / "job.toml")
+    (kept,) = folder.glob("shop.*.mrf")
+    assert kept.read_bytes() == content
+
+
+def test_night_whose_publishing_fails_leaves_the_earlier_models(folder: Path) -> None:
+    job = write_job(folder, ("keep = 2", "keep = 1"), more=TABLES)
+    nightly.run(job)
+    nightly.run(job)
+    with connect(f"sqlite:///{folder}/shop.db", write=True) as cursor:
+        cursor.execute("create trigger t before insert on recs begin select raise(abort, 'full'); end")
+    before = {path.name: path.read_bytes() for path in folder.glob("*.mrf")}
+    assert len(before) == 2
+    with pytest.raises(DataError, match="full"):
+        nightly.run(job)
+    assert {path.name: path.read_bytes() for path in folder.glob("*.mrf")} == before
+    assert not list(folder.glob(".shop.mrf.*[!k]"))  # but locks
+
+
+def test_run_killed_after_its_model_was_published_is_compared_with(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = folder / "shop.report.json"
+    with monkeypatch.context() as patch:
+        patch.setattr(RUN, "_remove_old", lambda *_: shutil.copy(report, folder / "then"))
+        nightly.run(folder / "job.toml")
+    (folder / "then").replace(report)  # as if the process had ended there
+    assert report_of(folder)[0]["status"] == "started"
+    events(200).write_csv(folder / "events.csv")
+    with pytest.raises(RefusedError, match=r"200 users are 50\.0% fewer"):
+        nightly.run(folder / "job.toml")
+    first, second = report_of(folder)
+    assert (first["status"], first["users"]) == ("published", 400)
+    assert second["limits"]["value"][0] == pytest.approx(0.95 * first["value"])
+
+
+def test_failed_runs_are_in_the_report_beside_the_last_published_one_and_leave_its_model(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mrfrec.nightly.history._KEPT", 3)
+    job = folder / "job.toml"
+    first = nightly.run(job)
+    before = (folder / "shop.mrf").read_bytes()
+    (folder / "events.csv").write_text("user,item\n1,\n")
+    for _ in range(5):
+        with pytest.raises(DataError, match=r"no item id.*on_bad="):
+            nightly.run(job)
+    runs = report_of(folder)
+    assert [run["status"] for run in runs] == ["published", "failed", "failed", "failed"]
+    assert runs[0] == first
+    assert "no item id" in runs[-1]["reasons"][0]
+    assert (folder / "shop.mrf").read_bytes() == before
+
+
+def test_dry_run_says_what_would_be_done_and_writes_nothing(folder: Path) -> None:
+    job = write_job(folder, more=TABLES)
+    before = sorted(folder.iterdir())
+    text = "\n".join(steps(nightly.read_job(job)))
+    wanted = ("events.csv", "20% of the users", "MRF(sparsity=0.2)", "ndcg@5", "recs in sqlite", ".html")
+    assert all(words in text for words in wanted)
+    assert sorted(folder.iterdir()) == before
+    for day in ("today", "0001-01-01"):  # which no day comes before
+        with pytest.raises(ParameterError, match="date must be a date such as"):
+            nightly.read_job(job, day)
+
+
+def test_page_shows_the_runs_and_escapes_what_it_is_told(folder: Path) -> None:
+    job = folder / "<b>&.toml"
+    job.write_text(JOB)
+    nightly.run(job)
+    (folder / "events.csv").write_text("<script>,x\n")
+    with pytest.raises(DataError):
+        nightly.run(job)
+    text = (folder / "shop.report.html").read_text()
+    assert not re.search("<(b|script)[ >]", text)
+    assert text.count("<tr>") == 3
+    assert "&lt;b&gt;&amp;" in text
+    assert "http" not in text  # nothing is loaded from elsewhere
+
+
+def test_page_has_dates_limits_changes_and_the_meaning_of_the_metric(folder: Path) -> None:
+    job = write_job(folder, ("heldout", "max_drop = 0.5\nheldout"))
+    first = nightly.run(job)
+    path = folder / "shop.report.json"
+    path.write_text(path.read_text().replace(first["started"], "2026-11-14T03:00:00+00:00"))
+    kept = events().with_columns(item=pl.col("item").replace("i7", "i8")).unique(maintain_order=True)
+    pl.concat([kept, with_robot(4).tail(4)]).write_csv(folder / "events.csv")
+    record = nightly.run(job)
+    assert record["limits"]["users"] == [320, 500]
+    assert record["limits"]["value"] == [first["value"] / 2, None]
+    assert 0.5 < record["coverage"] <= 1
+    text = (folder / "shop.report.html").read_text()
+    assert ">2026-11-14</text>" in text
+    assert f">{record['started'][:10]}</text>" in text
+    assert text.count("<figure>") == 6
+    assert text.count("<polyline class='limit'") == 7  # two of users, items and pairs, one of the metric
+    assert "A hit at place p counts 1/log₂(p + 1)" in text
+    assert "4 items are new, 1 are gone" in text
+    assert f"{record['unchanged']:.1%} of the first 10 recommendations" in text
+    assert "<td>items</td><td>40</td><td>43</td><td>+7.5%</td>" in text
+
+
+def test_model_like_the_last_recommends_the_same(folder: Path) -> None:
+    assert nightly.run(folder / "job.toml")["unchanged"] is None  # there was none before
+    assert nightly.run(folder / "job.toml")["unchanged"] == 1
+    fewer = events().filter((pl.col("item") != "i3") | (pl.col("time") > 1))  # from some users
+    fewer.write_csv(folder / "events.csv")
+    assert 0.5 < nightly.run(folder / "job.toml", accept=True)["unchanged"] < 1
+    events().with_columns(item=pl.col("item").str.slice(1).cast(int)).write_csv(folder / "events.csv")
+    assert nightly.run(folder / "job.toml", accept=True)["unchanged"] is None  # other ids
+
+
+def test_samples_have_titles_and_no_ids_of_users(folder: Path) -> None:
+    long = "Title & <i>all</i> of " + "very " * 20 + "long "
+    events().with_columns(title=long + pl.col("item"), user="person-" + pl.col("user")).write_csv(
+        folder / "events.csv"
+    )
+    titled = ('data = "events.csv"', 'data = "events.csv"\ntitle = "title"')
+    record = nightly.run(write_job(folder, titled, more=TABLES))
+    assert len(record["samples"]) == 3
+    model = MRF(sparsity=0.2).fit(read_interactions(folder / "events.csv", title="title"))
+    lists = model.recommend(k=5).group_by("user", maintain_order=True).agg("item")["item"].to_list()
+    for sample in record["samples"]:
+        assert [name.rpartition("[")[2].rstrip("]") for name in sample["recommended"]] in lists
+        assert {len(name.rpartition(" [")[0]) for name in sample["recommended"]} == {80}
+        assert (sample["items"], len(sample["history"])) == (8, 5)
+    page = (folder / "shop.report.html").read_text()
+    assert "<li>Title &amp; &lt;i&gt;all&lt;/i&gt; of very" in page
+    assert "person-" not in (folder / "shop.report.json").read_text() + page
+    nightly.run(folder / "job.toml")
+    assert ["samples" in run for run in report_of(folder)] == [False, True]
+    (folder / "events.csv").unlink()
+    with pytest.raises(DataError):  # whatever becomes of the run
+        nightly.run(write_job(folder, titled, ("keep = 2", "samples = 0"), more=TABLES))
+    assert "Title" not in (folder / "shop.report.json").read_text()
+
+
+def test_password_is_nowhere(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither in the plan nor in the error, the log, the report or its page."""
+    url = "postgresql://shop:hunter22@127.0.0.1:1/shop?connect_timeout=2"
+    tables = TABLES.replace("sqlite:///shop.db", url)
+    for changes, more in (
+        ([('data = "events.csv"', f'data = "{url}"\nquery = "select 1"')], ""),
+        ([], tables),
+    ):
+        job = write_job(folder, *changes, more=more)
+        text = repr(nightly.read_job(job)) + "\n".join(steps(nightly.read_job(job)))
+        with pytest.raises(DataError) as caught:
+            nightly.run(job)
+        for file in ("shop.report.json", "shop.report.html"):
+            text += (folder / file).read_text()
+        assert "127.0.0.1" in text
+        assert "hunter22" not in text + str(caught.value) + caplog.text
+
+
+# ── tables of databases ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def shop(folder: Path, postgres: str) -> str:
+    """The URL of a PostgreSQL with events, and a job that reads and publishes there."""
+    with connect(postgres, write=True) as cursor:
+        cursor.execute("create table events (user_id text, sku text)")
+        rows = ", ".join(f"('{user}', '{item}')" for user, item, _ in events(60).rows())
+        cursor.execute(f"insert into events values {rows}")
+    write_shop(folder, postgres)
+    return postgres
+
+
+def write_shop(folder: Path, url: str, recs: str = "recs") -> Path:
+    tables = f"""
+recommendations = {{ to = "{url}", table = "{recs}", k = 5 }}
+similar = {{ to = "{url}", table = "near", k = 3 }}
+"""
+    source = f'data = "{url}"\nquery = "select user_id, sku from events"'
+    changes = [('data = "events.csv"', source), ("heldout", "max_drop = 1\nheldout")]
+    return write_job(folder, *changes, more=tables)
+
+
+def never_read(*_: object, **__: object) -> None:
+    pytest.fail("read the source")
+
+
+def check_refused(job: Path, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a job is refused, also with --dry-run, before anything is read."""
+    monkeypatch.setattr(RUN, "read_interactions", never_read)
+    for attempt in (
+        lambda: run_command(["nightly", str(job), "--dry-run"], Event()),
+        lambda: nightly.run(job),
+    ):
+        with pytest.raises((DataError, ParameterError, PermissionError), match=message):
+            attempt()
+
+
+def of_guest(url: str) -> str:
+    return url.replace("//postgres:@", "//guest:se%2Fcr%40t%25@")
+
+
+def test_table_that_cannot_be_replaced_is_found_before_anything_is_read(
+    folder: Path, shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grants = "grant select on events to guest; grant create on schema public to guest"
+    for statements, table, message in (
+        (f"{grants}; create schema shut", "shut.recs", "permission denied for schema shut"),
+        ("create table recs (id integer, note text)", "recs", r"recs has the columns id, note"),
+        (f"drop table recs; create table recs ({COLUMNS}); grant insert on recs to guest", "recs",
+         "needs the grant delete"),
+    ):  # fmt: skip
+        with connect(shop, write=True) as cursor:
+            for statement in statements.split("; "):
+                cursor.execute(statement)
+        check_refused(write_shop(folder, of_guest(shop), recs=table), message, monkeypatch)
+
+
+def test_folder_of_a_sqlite_output_that_cannot_be_written_is_found_before_anything_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with tempfile.TemporaryDirectory() as place:  # which others than root can reach
+        folder, shut = Path(place), Path(place, "shut")
+        shut.mkdir()
+        with connect(f"sqlite:///{shut}/shop.db", write=True) as cursor:
+            cursor.execute(f"create table recs ({COLUMNS})")
+        job = write_job(folder, more=TABLES.replace("shop.db", "shut/shop.db"))
+        for path, mode in ((shut / "shop.db", 0o666), (shut, 0o555), (folder, 0o777)):
+            path.chmod(mode)
+        try:
+            os.seteuid(os.getuid() or 65534)  # root may write anywhere
+            check_refused(job, "Permission denied: .*shop.db", monkeypatch)
+        finally:
+            os.seteuid(os.getuid())
+
+
+@pytest.mark.parametrize("sink", ['{to = "near.csv"}', '{to = "sqlite:///new.db", table = "near"}'])
+def test_query_that_fails_is_found_before_anything_is_read(
+    folder: Path, database: str, sink: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_sqlite = database.startswith("sqlite")
+    with connect(database, write=True) as cursor:
+        cursor.execute(f"create table {'others' if is_sqlite else 'orders'} (user_id text, sku text)")
+    source = f'data = "{of_guest(database)}"\nquery = "select * from orders"'
+    job = write_job(folder, ('data = "events.csv"', source), ("keep = 2", f"similar = {sink}"))
+    check_refused(job, "no such table" if is_sqlite else "permission denied", monkeypatch)
+
+
+def test_table_that_the_query_reads_is_not_published_to(
+    folder: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connect(database, write=True) as cursor:
+        cursor.execute(f"create table recs ({COLUMNS})")
+        cursor.execute('create view seen as select "user", item from recs')
+    tables = f'\n[publish.recommendations]\nto = "{database}"\ntable = "recs"\n'
+    for query in ("select * from recs", "select * from seen"):
+        source = f'data = "{database}"\nquery = "{query}"'
+        job = write_job(folder, ('data = "events.csv"', source), more=tables)
+        check_refused(job, r"recommendations\.table must be a table of its own.*query reads", monkeypatch)
+
+
+def test_ids_that_do_not_fit_a_table_are_found_before_the_fit(
+    folder: Path, shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connect(shop, write=True) as cursor:
+        cursor.execute(f"create table recs ({COLUMNS.replace('text', 'bigint', 1)})")
+    monkeypatch.setattr(RUN, "fit_and_evaluate", never_read)
+    with pytest.raises(DataError, match='column "user" is of type bigint, but would get text'):
+        nightly.run(folder / "job.toml")
+
+
+def test_tables_of_one_database_are_replaced_in_one_transaction(folder: Path, shop: str) -> None:
+    nightly.run(folder / "job.toml")
+    with connect(shop, write=True) as cursor:
+        for table in ("recs", "near"):
+            cursor.execute(f"create table {table}_writers (written xid8)")
+            cursor.execute(
+                f"create function note_{table}() returns trigger language plpgsql as "
+                f"'begin insert into {table}_writers values (pg_current_xact_id()); return null; end'"
+            )
+            cursor.execute(
+                f"create trigger t after insert on {table} for each statement execute function note_{table}()"
+            )
+    nightly.run(folder / "job.toml")
+    query = "select written::text from {}_writers order by written desc limit 1"
+    assert fetch(shop, query.format("recs")) == fetch(shop, query.format("near"))
+
+
+def test_night_without_events_is_a_success_that_says_so(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "mrfrec")
+    job = write_job(folder, UPDATE)
+    (folder / "2026-11-14.csv").write_text("user,item\n")
+    with pytest.raises(DataError, match="no interactions"):  # there is no model to add nothing to
+        nightly.run(job, day="2026-11-14")
+    events().write_csv(folder / "2026-11-14.csv")
+    nightly.run(job, day="2026-11-14")
+    (folder / "2026-11-15.csv").write_text("user,item\n")
+    record = nightly.run(job, day="2026-11-15")
+    assert (record["status"], record["pairs"]) == ("published", 3200)
+    assert "no new events" in " ".join([*record["reasons"], caplog.text])
+    assert mrfrec.load(folder / "shop.mrf").batches_ == ("2026-11-14",)  # they may still come
+    events(410, seed=2).write_csv(folder / "2026-11-15.csv")
+    assert nightly.run(job, day="2026-11-15")["pairs"] > 3200
+
+
+# ── in the shell ──────────────────────────────────────────────────────────────────────────────────
+
+
+def shell(*arguments: object, **options: Any) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "mrfrec", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+@pytest.mark.slow
+def test_exit_codes_tell_published_refused_failed_and_busy(folder: Path) -> None:
+    job = folder / "job.toml"
+    done = shell("nightly", job, "--log", "json", cwd="/")
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert {line["level"] for line in lines} <= {"info", "warning"}
+    assert any("ndcg@5" in line["message"] for line in lines)
+    with (folder / ".shop.mrf.nightly.lock").open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        busy = shell("nightly", job)
+    assert busy.returncode == 4
+    assert "another run of this job is at work" in busy.stderr
+    events(100).write_csv(folder / "events.csv")
+    refused = shell("nightly", job, "--log", "json")
+    assert refused.returncode == 3
+    last = json.loads(refused.stderr.splitlines()[-1])
+    assert last["level"] == "error"
+    assert "100 users are 75.0% fewer than 400" in last["message"]
+    (folder / "events.csv").unlink()
+    failed = shell("nightly", job)
+    assert failed.returncode == 2
+    assert "there is no file" in failed.stderr
+    dry = shell("nightly", job, "--dry-run")
+    assert dry.returncode == 0
+    assert "write" in dry.stdout
+
+
+@contextmanager
+def started(folder: Path) -> "Iterator[subprocess.Popen[str]]":
+    """Start a run that waits for its data; it has written that it started."""
+    job = write_job(folder, ('data = "events.csv"', 'data = "-"\ninput_format = "csv"'))
+    command = [sys.executable, "-m", "mrfrec", "nightly", str(job)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            end = time.monotonic() + 60
+            while not (folder / "shop.report.html").exists():
+                assert process.poll() is None
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_run_stopped_by_sigterm_is_in_the_report_and_lets_the_next_one_begin(folder: Path) -> None:
+    with started(folder) as process:
+        process.terminate()
+        assert process.wait(60) == 143
+        assert process.stderr is not None
+        assert "interrupted" in process.stderr.read()
+    (last,) = report_of(folder)
+    assert last["status"] == "failed"
+    assert "SIGTERM" in last["reasons"][0]
+    assert "total" in last["seconds"]
+    assert not list(folder.glob(".*.nightly")) + list(folder.glob("*.unfinished"))
+    write_job(folder)
+    assert nightly.run(folder / "job.toml")["status"] == "published"
+
+
+@pytest.mark.slow
+def test_signal_that_comes_when_all_is_done_changes_no_exit_code(folder: Path) -> None:
+    code = """
+import os, signal, sys
+from mrfrec.cli import main
+class End:
+    def __del__(self, kill=os.kill, pid=os.getpid()):  # when Python takes its modules apart
+        kill(pid, 15)
+end = End()
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, "nightly", str(folder / "job.toml")], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr.count("published in")) == (0, 1)
+
+
+@pytest.mark.slow
+def test_killed_run_is_known_of(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with started(folder) as process:
+        assert "has not ended" in (folder / "shop.report.html").read_text()
+        process.send_signal(signal.SIGKILL)
+    assert report_of(folder)[-1]["status"] == "started"
+    write_job(folder)
+    nightly.run(folder / "job.toml")
+    assert [run["status"] for run in report_of(folder)] == ["killed", "published"]
+    assert "did not end" in report_of(folder)[0]["reasons"][0]
+    assert "did not end" in caplog.text
+    text = (folder / "shop.report.html").read_text()
+    assert "killed</td>" in text
+    assert "has not ended" not in text
+
+
+@pytest.mark.slow
+def test_killed_runs_leave_a_whole_version_and_the_next_one_succeeds(folder: Path) -> None:
+    """`python -m benchmarks.living kills` does this a hundred times, with PostgreSQL."""
+    job = write_job(folder, more=TABLES)
+    nightly.run(job)
+    rng = np.random.default_rng(0)
+    for attempt in range(4):
+        events(seed=attempt).write_csv(folder / "events.csv")
+        with subprocess.Popen([sys.executable, "-m", "mrfrec", "nightly", str(job)]) as process:
+            time.sleep(rng.uniform(0.3, 3.0))
+            process.send_signal(signal.SIGKILL)
+        mrfrec.load(folder / "shop.mrf").recommend(history=["i1"])
+        counts = "select count(*), count(distinct user) from recs"
+        assert fetch(f"sqlite:///{folder}/shop.db", counts) == [(2000, 400)]
+    nightly.run(job, accept=True)
+    assert not list(folder.glob(".*.nightly"))

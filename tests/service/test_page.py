@@ -1,0 +1,310 @@
+"""The page: what it shows is what the model says, whatever the ids are; and it works in a browser."""
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urljoin, urlsplit
+
+import httpx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mrfrec
+from mrfrec import MRF, models
+from mrfrec.data.catalogue import shortened
+from mrfrec.service import ServiceSettings, create_app
+from mrfrec.service.graph import NARROW, WIDE, draw
+
+from odd_models import ODD, TITLES, fitted
+from servers import CLIENT, asking, save_shop, save_tagged, serving
+
+NAMES = ["shop", "odd", "numbers", "untitled", "one", "popular", "wmf", "dae", "tagged"]
+VOID = {"input", "link", "meta", "img", "rect", "line", "circle", "path"}
+
+
+class Checked(HTMLParser):
+    """A page whose tags are balanced, and which has no scripts, styles or handlers in it."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self._open: list[str] = []
+        self.feed(html)
+        assert not self._open
+        ids = [given["id"] for _, given in self.tags if "id" in given]
+        assert len(set(ids)) == len(ids)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.tags.append((tag, given))
+        assert "style" not in given
+        assert not [name for name in given if name.startswith("on")]
+        assert tag != "style"
+        assert tag != "script" or given.get("src")
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self._open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] == "script":
+            assert not data.strip()
+        self.text.append(data)
+
+    @property
+    def links(self) -> list[str]:
+        return [str(given["href"]) for tag, given in self.tags if tag in ("a", "link") and "href" in given]
+
+
+def get(client: httpx.Client, path: str, status: int = 200, **query: Any) -> Checked:
+    found = client.get(path, params=query or None)
+    assert found.status_code == status, found.text
+    assert found.headers["content-type"] == "text/html; charset=utf-8"
+    return Checked(found.text)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("page")
+
+
+@pytest.fixture(scope="module")
+def url(folder: Path) -> Iterator[str]:
+    files = {
+        "shop": save_shop(folder / "shop.mrf"),
+        "odd": fitted(ODD, TITLES, folder / "odd.mrf"),
+        "numbers": fitted([-3, 0, 7, 2**62], ["minus three", "", "seven", "large"], folder / "numbers.mrf"),
+        "untitled": fitted([*range(30)], None, folder / "untitled.mrf", MRF(threads=1, sparsity=0.3)),
+        "one": fitted(["only"], None, folder / "one.mrf", models.EASE(threads=1)),
+        "popular": fitted(ODD, None, folder / "popular.mrf", models.Popularity()),
+        "wmf": fitted([*range(12)], None, folder / "wmf.mrf", models.WMF(factors=3, iterations=2, threads=1)),
+        "tagged": save_tagged(folder / "tagged.mrf"),
+        "dae": fitted([*range(12)], None, folder / "dae.mrf", models.MultDAE(hidden=4, epochs=1, threads=1)),
+    }
+    with serving(create_app(files, settings=ServiceSettings(max_history=20, poll=0))) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=url, timeout=60, **CLIENT) as client:
+        yield client
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_every_link_leads_to_a_page(client: httpx.Client, name: str) -> None:
+    """From the start page of a model, over everything that it links to."""
+    seen: set[str] = set()
+    left = [f"/?model={name}", f"/search?model={name}&q=e", f"/suggest?model={name}&q=a"]
+    while left and len(seen) < 60:
+        at = left.pop(0)
+        seen.add(at)
+        found = client.get(at)
+        assert found.status_code == 200, (at, found.text)
+        if "text/html" in found.headers["content-type"]:
+            links = [urljoin(at, link) for link in Checked(found.text).links if not link.startswith("#")]
+            assert not any(urlsplit(link).netloc for link in links)
+            left += [link for link in dict.fromkeys(links) if link not in seen and link not in left]
+
+
+@pytest.mark.parametrize("item", ODD, ids=ascii)
+def test_odd_ids_are_found_shown_and_escaped(client: httpx.Client, item: str) -> None:
+    page = get(client, "/item", model="odd", item=item)
+    title = TITLES[ODD.index(item)]
+    assert (f"[{item}]" if title else item) in "".join(page.text)
+    assert title in "".join(page.text)
+    history = get(client, "/history", model="odd", item=[item, "ünïcode"])
+    assert ("a", f"Remove {shortened(title or item, 120)}") in [
+        (tag, given.get("aria-label")) for tag, given in history.tags
+    ]
+    hidden = [given["value"] for tag, given in history.tags if tag == "input" and given.get("name") == "item"]
+    assert hidden.count(item) == 2  # of the search box and of the slider
+    assert "No items" not in "".join(get(client, "/search", model="odd", q=item).text)
+
+
+def test_features_of_an_item_are_shown_and_escaped(client: httpx.Client) -> None:
+    text = "".join(get(client, "/item", model="tagged", item="p12").text)
+    assert text.count("<b>tag ") == 20
+    assert "Features: <b>tag " in text
+    assert "Features" not in "".join(get(client, "/item", item="milk").text)
+
+
+def test_integer_ids_and_missing_titles(client: httpx.Client) -> None:
+    page = get(client, "/item", model="numbers", item=2**62)
+    assert "large" in "".join(page.text)
+    assert f"[{2**62}]" in "".join(page.text)
+    tags = get(client, "/suggest", model="numbers", q="large").tags
+    options = [given["data-href"] for tag, given in tags if tag == "li"]
+    assert parse_qs(urlsplit(str(options[0])).query)["item"] == [str(2**62)]
+    get(client, "/item", 404, model="numbers", item="seven")
+
+
+def _shown(client: httpx.Client, **query: Any) -> list[tuple[str, list[float]]]:
+    """Return each card of a page with recommendations, and its numbers: the score, then its parts."""
+    cards = client.get("/history", params=query).text.split('<li class="card">')[1:]
+    return [(card, [float(x) for x in re.findall(r'<data value="([^"]+)"', card)]) for card in cards]
+
+
+@pytest.mark.parametrize("given", [{}, {"novelty": 0.6}], ids=str)
+def test_the_reasons_are_exact(client: httpx.Client, folder: Path, given: dict[str, Any]) -> None:
+    """The numbers shown add up to the score, which is the model's."""
+    history = ["milk", "tea"]
+    wanted = mrfrec.load(folder / "shop.mrf").answer(history=history, k=10, **given).rows
+    shown = _shown(client, item=history, **given)
+    assert len(shown) == len(wanted) == 5
+    for (card, (score, *parts)), row in zip(shown, wanted, strict=True):
+        assert f">{row['title']}</a>" in card
+        assert score == pytest.approx(row["score"], abs=1e-6)
+        assert sum(parts) == pytest.approx(score, abs=1e-6)
+        assert len(parts) == len(history) + 1
+
+
+def test_of_many_items_of_a_history_the_largest_are_visible(client: httpx.Client) -> None:
+    card, (score, *parts) = _shown(client, model="untitled", item=[*range(20)])[0]
+    assert "<details>" in card
+    assert len(parts) == 21
+    assert sum(parts) == pytest.approx(score, abs=1e-6)
+
+
+def test_addresses_are_bounded(client: httpx.Client) -> None:
+    """The links of a page have its history: their lengths must not multiply."""
+    for path in ("/history", "/search", "/suggest"):
+        get(client, path, 422, item=[*range(101)])
+        assert client.get(path, params={"q": "x" * 8000}).status_code == 414
+    items = ["🦊" * 6 + str(i) for i in range(98)] + ODD[:2]
+    longest: dict[str, Any] = {"item": items, "k": 100, "q": "e", "model": "odd"}
+    for path in ("/history", "/search"):
+        assert len(client.get(path, params=longest).content) < 2_000_000
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    path=st.sampled_from(["/", "/search", "/suggest", "/item", "/history", "/model", "/static/x", "/x"]),
+    model=st.sampled_from([None, "", "x", *NAMES]),
+    item=st.lists(
+        st.text() | st.integers().map(str) | st.sampled_from([*ODD, "3", "milk", "only"]), max_size=5
+    ),
+    others=st.dictionaries(
+        st.sampled_from(["q", "k", "novelty", "add", "x"]),
+        st.text() | st.floats().map(str) | st.sampled_from(["1", "a"]),
+    ),
+)
+def test_any_query_is_answered_or_refused(
+    client: httpx.Client, path: str, model: str | None, item: list[str], others: dict[str, str]
+) -> None:
+    query = {"item": item, **others, **({} if model is None else {"model": model})}
+    found = client.get(f"{path}?{urlencode(query, doseq=True, errors='replace')}")
+    assert found.status_code in (200, 404, 422), found.text
+    Checked(found.text)
+
+
+def test_neighbors_are_those_of_the_model_with_their_signs(client: httpx.Client) -> None:
+    page = client.get("/item", params={"item": "milk"}).text
+    api = client.get("/v1/similar", params={"item": "milk", "k": 3}).json()["items"]
+    table = page[page.index("More likely together") :]
+    for row in api:
+        at = table.index(f">{row['title']}</a>")
+        assert f"{row['score']:+.3f}" in table[at : at + 400]
+    assert "Less likely together (−)" in page
+    assert 'class="edge negative' in page
+    assert 'class="node negative"' in page
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/nothing/here", 404, "There is nothing at this address."),
+        ("/item?item=caviar", 404, "does not know this item"),
+        ("/item", 422, "which item"),
+        ("/?model=none", 404, "no model"),
+        ("/history?novelty=very", 422, "Novelty: Input should be a valid number"),
+        ("/history?novelty=nan", 422, "Novelty: Input should be"),
+        ("/history?k=0", 422, "K: Input should be greater than or equal to 1"),
+        ("/static/none.css", 404, "no such file"),
+        ("/history?item=milk&item=%3Ccaviar%3E", 200, "Unknown to the model: <caviar>"),
+        ("/item?model=popular&item=100%25", 200, "no graph"),
+        ("/item?model=wmf&item=3", 200, "cosine"),
+        ("/item?model=one&item=only", 200, "no graph"),
+        ("/history?model=one&item=only", 200, "Nothing is left"),
+        ("/history?model=dae&item=1&item=2", 200, "A MultDAE gives no reasons"),
+    ],
+)
+def test_pages_say_what_is_wrong_or_missing(client: httpx.Client, path: str, status: int, words: str) -> None:
+    assert words in "".join(get(client, path, status).text)
+
+
+def test_a_model_that_takes_no_novelty_has_no_slider(client: httpx.Client) -> None:
+    tags = get(client, "/history", model="wmf").tags
+    assert not [given for _, given in tags if given.get("type") == "range"]
+
+
+def test_a_full_queue_is_a_page_that_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mrfrec.service.app._MOST_LOOKUPS", 0)
+    with asking(folder / "shop.mrf") as client:
+        assert "Too many requests at once" in "".join(get(client, "/", 503).text)
+
+
+def test_what_was_noted_of_the_training_is_on_the_page_of_the_model(tmp_path: Path) -> None:
+    path, shop = tmp_path / "noted.mrf", save_shop(tmp_path / "shop.mrf")
+    notes: dict[str, Any] = {"started": "2026-11-16T02:00:00", "metric": "ndcg@10", "value": 0.5}
+    notes |= {"error": 0.01, "fit_seconds": 2.5, "asked": 1200, "by": "<me>"}
+    mrfrec.load(shop).save(path, notes=notes)
+    with asking(path) as client:
+        text = " ".join(" ".join(get(client, "/model").text).split())
+        for words in ("2026-11-16 02:00 UTC", "2.5 s", "ndcg@10 0.5000 ± 0.0100", "1,200 users", "by <me>"):
+            assert words in text
+    mrfrec.load(shop).save(path, notes={"started": None})
+    with asking(path) as client:
+        assert "Trained" not in "".join(get(client, "/model").text)
+
+
+def test_files_are_kept_by_browsers_and_change_their_address(client: httpx.Client) -> None:
+    for link in get(client, "/").links:
+        if "static" in link:
+            found = client.get(link)
+            assert "immutable" in found.headers["cache-control"]
+            assert re.fullmatch(r"/static/[a-z]+\.[a-z]+\?[0-9a-f]{12}", link)
+
+
+@pytest.mark.parametrize("canvas", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("n", [1, 2, 3, 13, 25])
+def test_boxes_of_a_graph_are_inside_and_apart(n: int, canvas: Any) -> None:
+    n = min(n, 1 + canvas.positive + canvas.negative)
+    for seed in range(5):
+        random = np.random.default_rng(seed)
+        weights = random.normal(size=(n, n)) * random.integers(0, 2, (n, n))
+        weights += weights.T
+        np.fill_diagonal(weights, 0)
+        weights[0, 1:] = weights[1:, 0] = random.normal(size=n - 1)
+        names = ["".join(random.choice([*"abc 日🦊"], random.integers(1, 40))) for _ in range(n)]
+        items = [{"name": name, "id": place} for place, name in enumerate(names)]
+        nodes, edges = draw(items, weights, canvas)
+        assert (nodes, edges) == draw(items, weights, canvas)
+        middle = nodes[0]
+        assert (middle.x, middle.y) == (canvas.width / 2, canvas.height / 2)
+        for place, node in enumerate(nodes):
+            assert 0 <= node.x - node.width / 2 <= node.x + node.width / 2 <= canvas.width
+            for other in nodes[:place]:
+                across = abs(node.x - other.x) >= (node.width + other.width) / 2
+                assert across or abs(node.y - other.y) >= 26, (seed, node, other)
+        assert sum(edge.is_inner for edge in edges) == n - 1
+        strongest = [edge for edge in edges if edge.width == 7.0]
+        assert bool(strongest) == (n > 1)
+
+
+def test_names_of_a_graph_that_are_cut_alike_give_way_to_ids() -> None:
+    names = ["x", "Development files for the library y", "Development files for the library z"]
+    items = [{"name": name, "id": item} for name, item in zip(names, ["a", "b", 7], strict=True)]
+    assert [node.label for node in draw(items, np.ones((3, 3)), NARROW)[0]] == ["x", "b", "7"]

@@ -1,0 +1,153 @@
+"""The models of a service: chosen by name or by visitor, exchanged when their files are."""
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from mrfrec import MRF, ModelFileError, ParameterError
+from mrfrec.service.problems import ProblemError
+from mrfrec.service.served import ServedModels
+
+from matrices import random_matrix
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    X = sp.csr_array(random_matrix(5).astype(np.float32))
+    for name, l2 in {"a": 1.0, "b": 50.0}.items():
+        MRF(l2=l2, threads=1).fit(X).save(folder / f"{name}.mrf")
+    return {name: folder / f"{name}.mrf" for name in ("a", "b")}
+
+
+def replace_by(target: Path, source: Path) -> None:
+    new = target.with_name("new")
+    new.write_bytes(source.read_bytes())
+    os.replace(new, target)  # noqa: PTH105
+
+
+@pytest.fixture
+def path(files: dict[str, Path], tmp_path: Path) -> Path:
+    """A file that tests replace."""
+    replace_by(tmp_path / "m.mrf", files["a"])
+    return tmp_path / "m.mrf"
+
+
+def test_model_is_chosen_by_name_then_by_visitor_then_by_default(files: dict[str, Path]) -> None:
+    models = ServedModels(files, default="b", split={"a": 1, "b": 3})
+
+    def chosen(name: str | None, visitor: Any, models: ServedModels = models) -> tuple[str, str]:
+        choice = models.choose(name, visitor)
+        return choice.served.name, choice.why
+
+    assert chosen("a", "anybody") == ("a", "request")
+    assert chosen(None, None) == ("b", "default")
+    with pytest.raises(ProblemError, match="there is no model 'c'"):
+        models.choose("c")
+    found = [chosen(None, visitor) for visitor in range(4000)]
+    assert {why for _, why in found} == {"split"}
+    assert abs(np.mean([name == "a" for name, _ in found]) - 0.25) < 0.03
+    again = ServedModels(files, split={"a": 1, "b": 3})
+    assert [chosen(None, visitor, again) for visitor in range(4000)] == found
+    assert chosen(None, 7) == chosen(None, "7")  # JSON may hold either
+    assert chosen(None, "\ud800")
+
+
+def test_salt_makes_other_groups_of_the_same_shares(files: dict[str, Path]) -> None:
+    def group(salt: str) -> list[bool]:
+        models = ServedModels(files, split={"a": 0.5, "b": 0.5}, salt=salt)
+        return [models.choose(None, visitor).served.name == "a" for visitor in range(2000)]
+
+    plain, one, two = map(np.array, map(group, ("", "prices", "pictures")))
+    for groups in (plain, one, two):
+        assert 900 < groups.sum() < 1100
+    for other in (plain, two):
+        assert 900 < (one == other).sum() < 1100  # as often as by chance
+    assert (one == group("prices")).all()
+
+
+def test_replaced_file_answers_and_a_damaged_one_does_not(
+    files: dict[str, Path], path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    models = ServedModels({"m": path})
+    failures: list[str] = []
+    models.on_failure = failures.append
+    first = models.choose("m").served
+    models.follow()
+    assert models.choose("m").served is first
+    replace_by(path, files["b"])
+    models.follow()
+    second = models.choose("m").served
+    assert second.fingerprint != first.fingerprint
+    content = bytearray(files["a"].read_bytes())
+    content[-5] ^= 255
+    path.with_name("bad").write_bytes(content)
+    replace_by(path, path.with_name("bad"))
+    models.follow()
+    assert models.choose("m").served is second
+    assert "model m stays as it is" in caplog.text
+    with pytest.raises(ModelFileError, match="damaged"):
+        models.reload("m")
+    assert failures == ["m", "m"]
+    caplog.clear()
+    models.follow()  # is not tried again until it is replaced
+    assert not caplog.text
+    path.unlink()
+    for _ in range(3):
+        models.follow()
+    assert models.choose("m").served is second
+    assert caplog.text.count("its file is gone") == 1
+    assert failures == ["m", "m", "m"]
+    replace_by(path, files["a"])
+    models.follow()
+    third = models.choose("m").served
+    assert third.fingerprint == first.fingerprint
+    assert len(failures) == 3
+    assert first.model.answer(history=[1]).rows == third.model.answer(history=[1]).rows  # still answers
+
+
+SHARES = "split must be shares above 0, and at most 1,000,000, of a, b"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        *(({"split": {"a": share}}, SHARES) for share in (0.0, math.inf, math.nan, 1e308)),
+        ({"split": {"a": 0.5, "c": 0.5}}, SHARES),
+        ({"default": "c"}, "default must be one of a, b"),
+        ({"paths": {}}, "models must be at least one"),
+        ({"paths": {"a b": Path()}}, "the name of a model must be up to 64 letters"),
+    ],
+)
+def test_bad_shelves_are_refused(files: dict[str, Path], given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ParameterError, match=words):
+        ServedModels(**{"paths": files, **given})
+
+
+def test_a_file_that_may_be_read_again_is_opened(
+    files: dict[str, Path], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = ServedModels({"m": path})
+    replace_by(path, files["b"])
+
+    def refuses(self: Path, *given: Any) -> Any:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuses)
+        with pytest.raises(ModelFileError, match="could not be read: Permission denied"):
+            models.reload("m")
+    assert models.changed() == []
+    path.chmod(0o640)
+    assert models.changed() == ["m"]
+
+
+def test_hard_link_to_a_served_file_does_not_open_it_again(path: Path) -> None:
+    models = ServedModels({"m": path})
+    os.link(path, path.with_name("kept.mrf"))
+    assert models.changed() == []

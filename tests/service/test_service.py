@@ -1,0 +1,198 @@
+"""The API of the service: what a model says, over HTTP; what is refused, and how."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import mrfrec
+from mrfrec import MRF, DataError
+from mrfrec.data.ids import Ids
+from mrfrec.service import answers
+
+from matrices import random_matrix
+from servers import JSON, asking
+
+
+@pytest.fixture(scope="module")
+def client(shop: Path) -> Iterator[httpx.Client]:
+    with asking(shop, max_k=50, max_history=20, max_batch=3) as client:
+        yield client
+
+
+@pytest.mark.parametrize("asked", [{"history": ["milk", "tea"]}, {"history": []}, {"user": 4}], ids=str)
+def test_recommendations_are_those_of_the_model(
+    client: httpx.Client, shop: Path, asked: dict[str, Any]
+) -> None:
+    found = client.post("/v1/recommend", json={**asked, "k": 3, "reasons": 2})
+    assert found.status_code == 200, found.text
+    model = mrfrec.load(shop)
+    wanted = model.recommend(asked.get("user"), history=asked.get("history"), k=3)
+    names = ["item", "title", "score", "rank", "source"]
+    items = found.json()["items"]
+    assert [[row[name] for name in names] for row in items] == [
+        pytest.approx(list(row)) for row in wanted.select(names).rows()
+    ]
+    assert found.headers["mrfrec-model"] == f"shop; {found.json()['model']['fingerprint']}"
+    for row in items:
+        parts = client.post("/v1/explain", json={**asked, "item": row["item"]}).json()["contributions"]
+        base = [part["contribution"] for part in parts if part["item"] is None]
+        assert row["base"] == pytest.approx(sum(base))
+        assert len(row["reasons"]) <= 2
+        for reason in row["reasons"]:
+            assert reason["title"] == f"the {reason['item']}"
+
+
+def test_ids_of_any_characters_come_back_as_they_were(client: httpx.Client) -> None:
+    odd = ["\ud800", "\x00", "\u2028", "店", ""]
+    for path, body in (("", {"history": odd}), ("/batch", {"histories": [odd]})):
+        # Half a character is sent as an escape, which is all that JSON has for it.
+        found = client.post(f"/v1/recommend{path}", content=json.dumps(body), headers=JSON)
+        answer = found.json()["answers"][0] if path else found.json()
+        assert answer["unknown"] == odd
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({}, 422, "either history or user"),
+        ({"history": ["milk"], "user": 3}, 422, "either history or user"),
+        ({"history": ["milk"], "k": 0}, 422, "k: "),
+        ({"history": ["milk"], "k": 51}, 422, "k must be at most 50"),
+        ({"history": ["milk"] * 21}, 422, "items of a history must be at most 20"),
+        ({"history": ["milk"], "allow": ["x"] * 21}, 422, "items of allow must be at most 20"),
+        ({"history": ["milk"], "k": True}, 422, "k: "),
+        ({"history": ["milk"], "k": "3"}, 422, "k: "),
+        ({"history": ["milk"], "reasons": True}, 422, "reasons: "),
+        ({"history": ["milk"], "exclude_seen": 1}, 422, "exclude_seen: "),
+        ({"history": ["milk"], "novelty": True}, 422, "novelty"),
+        ({"history": ["milk"], "novelty": "0.1"}, 422, "novelty"),
+        ({"history": ["milk"], "novelty": 3}, 422, "novelty"),
+        ({"history": ["milk"], "colour": 3}, 422, "colour"),
+        ({"history": ["milk"], "model": "none"}, 404, "no model"),
+        ({"user": 99}, 404, "does not know this user"),
+        ({"user": "4"}, 422, "user ids are integers"),
+        ({"user": 2**64 - 1}, 404, "does not know this user"),
+        ({"user": -(2**63)}, 404, "does not know this user"),
+        ({"exclude": [1, -(10**4000)]}, 422, "exclude.1: must be an id, an integer of 64 bits or a string."),
+        ({"visitor": 10**4000}, 422, "visitor: must be an id, an integer of 64 bits or a string."),
+        ({"history": [{"item": "milk", "value": 1e308}]}, 422, "finite numbers from -1e+30 to 1e+30"),
+        ({"history": ["tea", {"item": "milk", "value": "x"}]}, 422, "history.1.value: Input should be a"),
+        ({"history": [{"item": "milk"}]}, 422, "history.0.value: Field required."),
+        ({"history": [{"item": 1.5, "value": 1}]}, 422, "history.0.item: must be an id, an integer of"),
+        ({"history": [{"item": 1, "value": 1, "str": 1}]}, 422, "history.0.str: Extra inputs are not"),
+        ({"history": [{"item": 1, "value": 1, "constrained-int": 1}]}, 422, "constrained-int: Extra inputs"),
+        ({"history": [1.5]}, 422, 'an integer of 64 bits or a string, or {"item": …, "value": …}.'),
+        ({"user": 1.5}, 422, "user: must be an id, an integer of 64 bits or a string."),
+        ([], 422, "the body must be a JSON object."),
+    ],
+)
+def test_bad_requests_are_problems(client: httpx.Client, body: Any, status: int, words: str) -> None:
+    _check_problem(client.post("/v1/recommend", json=body), status, words)
+
+
+@pytest.mark.parametrize(
+    "body", [{"novelty": 0}, {"novelty": 0.5}, {"history": ["milk", "milk", {"item": "milk", "value": 2}]}]
+)
+def test_integers_are_numbers_and_items_may_be_repeated(client: httpx.Client, body: Any) -> None:
+    assert client.post("/v1/recommend", json={"history": ["milk"], **body}).status_code == 200
+
+
+def test_options_are_described_with_their_limits(client: httpx.Client) -> None:
+    schemas = client.get("/v1/openapi.json").json()["components"]["schemas"]
+    for name in ("RecommendRequest", "BatchRequest"):
+        options = schemas[name]["properties"]
+        assert options["k"] == {
+            "title": "K", "type": "integer", "default": 10, "minimum": 1, "description": "Number of items."
+        }  # fmt: skip
+        assert (options["reasons"]["minimum"], options["reasons"]["maximum"]) == (0, 100)
+        novelty = options["novelty"]["anyOf"][0]
+        assert (novelty["minimum"], novelty["maximum"]) == (-1, 1)
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, "at least 1"), (4, "histories must be at most 3; got 4")])
+def test_batches_are_bounded(client: httpx.Client, count: int, words: str) -> None:
+    _check_problem(client.post("/v1/recommend/batch", json={"histories": [[]] * count}), 422, words)
+
+
+def _check_problem(found: httpx.Response, status: int, words: str) -> None:
+    assert found.status_code == status
+    assert found.headers["content-type"] == "application/problem+json"
+    assert found.json()["status"] == status
+    assert words in found.json()["detail"]
+
+
+GOOD, BAD = b'{"history": ["milk"]}', (b"{", b"\xff", b'{"history": ["\xff"]}', b"[" * 100_000)
+JSON_TYPES = ["application/json", "application/json; charset=utf-8", "Application/JSON", "application/x+json"]
+OTHER_TYPES = ["text/plain; x=application/json", "application/x-www-form-urlencoded", ""]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status", "words"),
+    [
+        *((GOOD, kind, 200, "") for kind in JSON_TYPES),
+        *((b'{"history": ["%b' % (70_000 * b"a"), kind, 400, "the body is not JSON.") for kind in JSON_TYPES),
+        *((body, "application/json", 400, "the body is not JSON.") for body in BAD),
+        *((GOOD, kind, 415, "Content-Type: application/json") for kind in OTHER_TYPES),
+    ],
+    ids=lambda value: str(len(value)) if isinstance(value, bytes) else None,
+)
+def test_json_is_read_in_one_step_if_it_is_said_to_be_json(
+    client: httpx.Client, body: bytes, kind: str, status: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("starlette.requests.Request.json", None)  # which FastAPI's own steps call
+    found = client.post("/v1/recommend", content=body, headers={"Content-Type": kind})
+    assert found.status_code == status, found.text
+    if status != 200:
+        _check_problem(found, status, words)
+
+
+def test_compressed_bodies_are_a_problem(client: httpx.Client) -> None:
+    for body in (gzip.compress(GOOD), GOOD):
+        found = client.post("/v1/recommend", content=body, headers={**JSON, "Content-Encoding": "gzip"})
+        _check_problem(found, 415, "send JSON as it is")
+
+
+def test_items_are_told_and_unknown_ones_are_problems(client: httpx.Client) -> None:
+    found = client.get("/v1/item", params={"item": "milk"}).json()
+    assert (found["item"], found["title"], found["users"]) == ("milk", "the milk", 20)
+    for answer in (
+        client.get("/v1/item", params={"item": "caviar"}),
+        client.get("/v1/similar", params={"item": "caviar"}),
+        client.post("/v1/explain", json={"item": "caviar", "history": []}),
+    ):
+        _check_problem(answer, 404, "does not know this item")
+
+
+def test_unknown_addresses_and_methods_are_problems(client: httpx.Client) -> None:
+    _check_problem(client.get("/v1/nothing"), 404, "there is nothing at this address.")
+    _check_problem(client.get("/v1/recommend"), 405, "GET is not allowed here.")
+
+
+@pytest.mark.parametrize(("sparsity", "rank"), [(0.2, 0), (0.2, 5), (None, 5)])
+def test_prepared_answers_are_the_same(sparsity: float | None, rank: int, tmp_path: Path) -> None:
+    X = sp.csr_array(random_matrix(4).astype(np.float32))
+    MRF(sparsity=sparsity, rank=rank, threads=1).fit(X).save(tmp_path / "m.mrf")
+    plain, prepared = (mrfrec.load(tmp_path / "m.mrf") for _ in range(2))
+    prepared.prepare_answers()
+    for history in ([1], [4, 9, 30], []):
+        one, other = (model.answer(history=history, k=8, explain=3) for model in (plain, prepared))
+        assert one == other
+        assert plain.explain(2, history=[1, 8]).equals(prepared.explain(2, history=[1, 8]))
+
+
+@pytest.mark.parametrize("text", ["--5", "-", "", "1e3", "٣", "9" * 30])
+def test_text_that_is_no_integer_is_no_item(text: str) -> None:
+    assert answers.find_item(Ids.range(10), text) is None
+    assert answers.find_item(Ids.range(10), "7") == 7
+
+
+def test_user_beyond_64_bits_is_refused(shop: Path) -> None:
+    with pytest.raises(DataError, match="64 bits"):
+        mrfrec.load(shop).recommend(2**64)
