@@ -231,7 +231,7 @@ def test_fit_passes_every_option_on(films: Path, tmp_path: Path) -> None:
         "fit", films / "ratings.csv", "-o", "m.mrf", "--user-column", "userId", "--item-column", "movieId",
         "--value-column", "rating", "--values", "--min-value", "2", "--duplicates", "last", "--on-bad=skip",
         *(f"--{name.replace('_', '-')}={x}" for name, x in numbers.items()), "--sparsity", "dense",
-        "--no-center", "--mean-constraint", "--no-offset", "--no-measure", "--dtype", "float64",
+        "--no-center", "--mean-constraint", "--no-offset", "--measure", "no", "--dtype", "float64",
         "--threads", "1", "--memory-limit", "2GB", "--items", films / "movies.csv", cwd=tmp_path,
     )  # fmt: skip
     facts = describe(tmp_path / "m.mrf")

@@ -547,7 +547,7 @@ def test_the_command_line_fits_evaluates_and_adds_items(
 
     monkeypatch.chdir(tmp_path)
     table = ("--item-features", shop / "products.csv", "--feature-columns", "brand=category,title")
-    mrfrec_command("fit", shop / "events.csv", "-o", "a.mrf", *table, "--no-measure", "--histories")
+    mrfrec_command("fit", shop / "events.csv", "-o", "a.mrf", *table, "--measure", "no", "--histories")
     model = load_mrf(tmp_path / "a.mrf")
     assert len(model.items_) == 120
     mrfrec_command("add-items", "a.mrf", shop / "new.csv", "-o", "b.mrf")

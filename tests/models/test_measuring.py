@@ -9,11 +9,16 @@ import scipy.sparse as sp
 
 import mrfrec
 from mrfrec import MRF, Interactions, ParameterError
+from mrfrec.core import fitting
+from mrfrec.core.metrics import of_places
 from mrfrec.evaluation import by_hash, compare, evaluate
+from mrfrec.evaluation.metrics import Lists, parse
 from mrfrec.evaluation.report import of_comparison
 from mrfrec.fitted.measured import Measured, MeasuredValue
 from mrfrec.models import EASE, EDLAE
+from mrfrec.models.climbing import Place, climb_along
 from mrfrec.models.mrf import measuring
+from mrfrec.models.mrf.held_out import FEWEST_USERS, HeldOut, held_out
 
 import naive
 from matrices import random_matrix
@@ -45,39 +50,69 @@ def measured(model: Any) -> Measured:
     return model.measured_  # type: ignore[no-any-return]
 
 
-def naive_ndcg(asked: measuring.HeldOut, values: dict[str, float]) -> naive.Matrix:
-    """The nDCG of each held-out user of a dense model with these values."""
+def asked_of(data: Interactions, **options: Any) -> HeldOut:
+    asked = held_out(data, **options)
+    assert asked is not None
+    return asked
+
+
+def naive_ndcg(asked: HeldOut, values: dict[str, float]) -> naive.Matrix:
+    """The nDCG of each held-out user of a dense model with these values, the mean over the questions."""
     X, shown, hidden = (Y.toarray().astype(float) for Y in (asked.training, asked.shown, asked.hidden))
     rank = min(X.shape) // 4
-    return naive.measured_ndcg(X, shown, hidden, rank, asked.places, **values)
+    found = naive.measured_ndcg(X, shown, hidden, rank, asked.places(100), **values)
+    return np.array([found[asked.user == user].mean() for user in range(asked.user.max() + 1)])
 
 
 def test_held_out_users_are_not_trained_on_and_show_the_rest(data: Interactions) -> None:
-    asked = measuring.held_out(data)
-    assert asked is not None
-    whole = data.matrix.toarray()
-    hidden = np.zeros((asked.hidden.shape[0], data.n_items))
-    hidden[:, asked.ranked] = asked.hidden.toarray()
+    asked = asked_of(data)
+    assert asked.ranks_all
+    hidden = asked.hidden.toarray()
     both = asked.shown.toarray() + hidden
-    rows = {row.tobytes() for row in whole.astype(np.float64)}
+    rows = {row.tobytes() for row in data.matrix.toarray().astype(np.float64)}
     assert all(row.astype(np.float64).tobytes() in rows for row in both)
-    assert asked.training.shape[0] + len(both) <= USERS
-    assert USERS * 0.03 < len(both) < USERS * 0.2
+    users = len(np.unique(asked.user))
+    assert USERS * 0.03 < users < USERS * 0.2
+    assert asked.training.shape[0] + users <= USERS
     lengths, kept = both.sum(axis=1), hidden.sum(axis=1)
-    assert (kept == np.maximum((0.2 * lengths).astype(int), 1)).all()
+    assert (kept <= np.maximum((0.2 * lengths).astype(int), 1)).all()
+    for user in np.unique(asked.user):  # who is asked again, about other items of the same history
+        times = asked.user == user
+        assert (hidden[times].sum(axis=0) <= 1).all()
+        assert (both[times] == both[times][0]).all()
+
+
+def test_users_with_equal_histories_are_held_out_together_and_one_is_asked() -> None:
+    X = random_matrix(5, users=USERS)
+    doubled = np.vstack([X, X[::2]])
+    asked = asked_of(Interactions(sp.csr_array(doubled)))
+    trained = {row.tobytes() for row in asked.training.toarray().astype(np.float64)}
+    both = (asked.shown.toarray() + asked.hidden.toarray()).astype(np.float64)
+    assert not trained & {row.tobytes() for row in both}
+    first = [both[asked.user == user][0].tobytes() for user in range(asked.user.max() + 1)]
+    assert len({*first}) == len(first)
+
+
+def test_doubled_users_do_not_make_a_small_ridge_look_right() -> None:
+    """Users like three of 20 groups of items."""
+    rng = np.random.default_rng(2)
+    likes = rng.random((USERS, 20)).argsort(axis=1) < 3
+    X = (np.repeat(likes, 6, axis=1) & (rng.random((USERS, 120)) < 0.5)).astype(np.float32)
+    alone = measured(MRF().fit(sp.csr_array(X))).values["l2"]
+    doubled = measured(MRF().fit(sp.csr_array(np.vstack([X, X[: USERS // 3]])))).values["l2"]
+    assert doubled >= alone / 2
 
 
 def test_values_are_those_of_the_naive_version(data: Interactions, model: MRF) -> None:
-    asked, found = measuring.held_out(data), measured(model)
-    assert asked is not None
+    asked, found = asked_of(data), measured(model)
     assert {choice.name for choice in found.choices} == set(STARTS)
     assert {choice.name: choice.start for choice in found.choices} == STARTS
+    assert found.how == ""
     last = naive_ndcg(asked, found.values)
-    assert found.ndcg == pytest.approx(last.mean(), abs=2e-4)
+    assert found.value == pytest.approx(last.mean(), abs=2e-4)
     assert found.users == len(last)
-    gain = sum(choice.gain for choice in found.choices)
-    assert gain == pytest.approx(last.mean() - naive_ndcg(asked, STARTS).mean(), abs=4e-4)
-    assert gain > 0
+    assert found.metric == f"nDCG@{data.n_items}"
+    assert last.mean() > naive_ndcg(asked, STARTS).mean()
     # No step along an axis that needs no fit is better by more than its standard error.
     for name in ("rank_weight", "novelty"):
         axis = measuring.AXES[name]
@@ -85,6 +120,121 @@ def test_values_are_those_of_the_naive_version(data: Interactions, model: MRF) -
         for other in axis[max(place - 1, 0) : place + 2]:
             difference = naive_ndcg(asked, {**found.values, name: other}) - last
             assert difference.mean() <= difference.std(ddof=1) / len(last) ** 0.5 + 4e-4
+
+
+@pytest.mark.parametrize("metric", ["ndcg@5", "recall@5", "recall@100"])
+def test_a_metric_may_be_named_and_is_that_of_evaluations(
+    data: Interactions, metric: str, model: MRF
+) -> None:
+    found = measured(MRF(measure=metric).fit(data))
+    kind, k = metric.split("@")
+    assert found.metric.lower() == f"{kind}@{min(int(k), data.n_items)}"
+    rng = np.random.default_rng(0)
+    lists = np.argsort(rng.random((40, data.n_items)), axis=1).astype(np.int32)
+    targets = sp.csr_array(rng.random((40, data.n_items)) < 0.2)
+    places = [np.flatnonzero(lists[u] == item)[0] + 1 for u, item in zip(*targets.nonzero(), strict=True)]
+    mine = of_places(kind, int(k), np.array(places), np.diff(targets.indptr))
+    wanted = parse(f"{kind}@{k}").per_user(Lists(lists, targets, model.popularity_))
+    assert mine == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.parametrize("measure", ["ndcg", "ndcg@0", "map@5", "ndcg@5x", 3, None])
+def test_other_metrics_are_refused(measure: Any) -> None:
+    with pytest.raises(ParameterError, match="measure must be True, False, or a metric"):
+        MRF(measure=measure)
+
+
+def fits_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+    """The settings and the result of each fit from now on."""
+    found: list[tuple[Any, Any]] = []
+    fit = fitting.fit
+
+    def noted(X: Any, settings: Any, *args: Any, **options: Any) -> Any:
+        found.append((settings, fit(X, settings, *args, **options)))
+        return found[-1][1]
+
+    monkeypatch.setattr(fitting, "fit", noted)
+    return found
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_every_trial_is_the_model_it_names_whatever_the_memory(
+    data: Interactions, monkeypatch: pytest.MonkeyPatch, sparse: bool
+) -> None:
+    settings: dict[str, Any] = {"sparsity": 0.3} if sparse else {}
+    least = MRF(**settings).planned(data).least
+    outcomes = set()
+    for limit in np.linspace(least, 2 * least, 9).astype(int).tolist():
+        fits = fits_of(monkeypatch)
+        model = MRF(**settings, memory_limit=limit).fit(data)
+        monkeypatch.undo()
+        trials = fits[:-1]
+        outcomes.add(model.measured_ is None)
+        if model.measured_ is None:
+            assert "nothing measured, for which memory is too small" in model.plan_.reason
+            continue
+        assert len(trials) == measured(model).trials > 4
+        assert all(fitted.low_rank is not None and fitted.plan.rank == 11 for _, fitted in trials)
+        assert len({settings for settings, _ in trials}) == len(trials)  # none is fitted twice
+    assert False in outcomes
+
+
+def test_a_final_model_that_takes_too_long_to_try_has_a_stand_in(
+    data: Interactions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits = fits_of(monkeypatch)
+    monkeypatch.setattr(measuring, "NEIGHBORS", 10)
+    monkeypatch.setattr(measuring, "_LEAST_BUDGET", 1e-3)
+    model = MRF().fit(data)
+    found = measured(model)
+    assert {fitted.plan.kind for _, fitted in fits[:-1]} == {"sparse"}
+    assert model.plan_.kind == "dense"
+    assert found.how == "with 10 neighbours per item"
+    assert found.left_out
+    assert f"{found.left_out[0]}" in str(found).rpartition(";")[2]
+    assert "to take no longer than the fit" in model.plan_.reason
+
+
+def test_trials_take_no_longer_than_the_budget_by_their_estimate(
+    data: Interactions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent = []
+    for budget in (1e-3, 5e-3, 1e-2, 1.0):
+        monkeypatch.setattr(measuring, "_LEAST_BUDGET", budget)
+        fits = fits_of(monkeypatch)
+        found = measured(MRF().fit(data))
+        spent.append(len(fits) - 1)
+        assert bool(found.left_out) == (spent[-1] < 6)
+        monkeypatch.undo()
+    assert spent == sorted(spent)
+    assert spent[0] < spent[-1]
+
+
+def test_a_gain_by_chance_is_not_quoted() -> None:
+    rng = np.random.default_rng(0)
+    naively, honest = [], []
+    for _ in range(40):
+        found = rng.random((30, 400))  # no trial is better than another
+        naively.append(found.mean(axis=1).max() - found[0].mean())
+        honest.append(measuring.cross_checked(list(found)).mean())
+    assert np.mean(naively) > 0.02
+    assert abs(np.mean(honest)) < 0.01
+    better = [*found, found[0] + 0.2]
+    assert measuring.cross_checked(better) == pytest.approx(np.full(400, 0.2))
+
+
+def test_a_step_on_two_axes_finds_what_one_at_a_time_misses() -> None:
+    def find(place: Place) -> float | None:
+        x, y = place["x"], place["y"]
+        return -((x - y) ** 2) * 10.0 - (x + y - 4) ** 2 if min(x, y) >= 0 and max(x, y) < 9 else None
+
+    def is_better(one: float, other: float | None) -> bool:
+        return other is None or one > other
+
+    alone, steps = climb_along({"x": {"x": 1}, "y": {"y": 1}}, {"x": 0, "y": 0}, find, is_better, 5)
+    assert (alone, steps) == ({"x": 0, "y": 0}, 0)
+    both = {"x": {"x": 1}, "y": {"x": 1, "y": 1}}
+    assert climb_along(both, {"x": 0, "y": 0}, find, is_better, 5) == ({"x": 2, "y": 2}, 2)
 
 
 def test_model_is_that_of_a_fit_with_the_values(data: Interactions, model: MRF, tmp_path: Path) -> None:
@@ -124,7 +274,7 @@ def test_without_measuring_the_start_values_are_used(data: Interactions) -> None
 
 
 def test_few_users_or_nothing_to_hide_is_no_measurement_and_the_plan_says_so() -> None:
-    X = random_matrix(5, users=measuring.FEWEST_USERS - 1)
+    X = random_matrix(5, users=FEWEST_USERS - 1)
     for few in (X, np.eye(USERS)[:, :30], np.ones((USERS, 3))):
         model = MRF().fit(sp.csr_array(few))
         assert model.measured_ is None
@@ -134,7 +284,7 @@ def test_few_users_or_nothing_to_hide_is_no_measurement_and_the_plan_says_so() -
 def test_little_memory_is_no_measurement_and_the_plan_says_so(
     data: Interactions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring.HeldOut, "nbytes", lambda *_: 10**9)
+    monkeypatch.setattr(HeldOut, "nbytes", lambda *_: 10**9)
     limited = MRF(memory_limit="900MB").fit(data)
     assert limited.measured_ is None
     assert "memory is too small" in limited.plan_.reason
@@ -147,11 +297,11 @@ def test_a_bad_start_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     likes = rng.random((USERS, 20)).argsort(axis=1) < 3
     X = np.repeat(likes, 6, axis=1) & (rng.random((USERS, 120)) < 0.6)
     monkeypatch.setattr("mrfrec.core.statistics._RIDGE", 5000.0)
-    found = measured(MRF().fit(sp.csr_array(X.astype(np.float32))))
+    found = measured(MRF(rank=0).fit(sp.csr_array(X.astype(np.float32))))
     moved = found.choices[0]
     assert (moved.name, moved.start) == ("l2", 5000.0)
     assert moved.value < 1000.0
-    assert moved.gain > 3 * moved.error > 0
+    assert found.gain > 3 * found.error > 0
 
 
 def test_the_plan_and_the_log_tell_what_was_measured(
@@ -161,8 +311,8 @@ def test_the_plan_and_the_log_tell_what_was_measured(
     assert said.startswith(f"measured on {measured(model).users} held-out users: ")
     assert said in model.plan_.reason
     assert said in str(model.plan_)
-    assert measured(model).places == data.n_items < 100
-    assert f", nDCG@{data.n_items} +" in said
+    assert f"; nDCG@{data.n_items} +" in said
+    assert "on users not used to choose" in said
     assert all(f"{name}={value:.3g}" in repr(model) for name, value in model.values_.items())
     with caplog.at_level("INFO", "mrfrec"):
         MRF().fit(data)
@@ -172,7 +322,7 @@ def test_the_plan_and_the_log_tell_what_was_measured(
 
 def test_a_comparison_says_which_defaults_were_measured(data: Interactions) -> None:
     found = compare({"a": MRF(), "b": EASE()}, by_hash(data), "ndcg@10")
-    note = "a (which measured l2, rank_weight, novelty, user_weight on training users), b."
+    note = "a (which measured l2, user_weight, rank_weight, novelty on training users), b."
     assert of_comparison(found).notes[-1].endswith(note)
 
 
@@ -215,28 +365,26 @@ def test_progress_of_measuring_and_fitting_is_one(data: Interactions) -> None:
     assert reports[0][0] == "measuring parameters"
 
 
-def test_many_items_are_measured_by_a_sparse_stand_in_and_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    X = np.hstack([random_matrix(seed, users=USERS, items=45) for seed in range(4)])
-    monkeypatch.setattr(measuring, "DENSE_UP_TO", 50)
-    monkeypatch.setattr(measuring, "_ITEMS", 100)
-    data = Interactions(sp.csr_array(X))
-    asked = measuring.held_out(data)
-    assert asked is not None
-    assert len(asked.ranked) == 100
-    assert asked.places == round(100 * 100 / 180)
+def test_where_there_are_too_many_items_a_sample_is_ranked(data: Interactions) -> None:
+    users = len(np.unique(asked_of(data).user))
+    asked = asked_of(data, most_scores=30 * users)
+    assert 20 <= len(asked.ranked) < data.n_items
+    assert not asked.ranks_all
+    assert asked.places(100) == len(asked.ranked)
+    assert asked.places(20) == round(20 * len(asked.ranked) / data.n_items)
+    assert asked.places(1) == 10  # at least
     assert (np.diff(asked.hidden.indptr) > 0).all()
-    model = MRF().fit(data)
-    assert measured(model).users == asked.hidden.shape[0]
-    assert model.plan_.kind == "dense"
+    assert asked.hidden.shape == asked.seen.shape == (len(asked.user), len(asked.ranked))
 
 
-def test_dear_trials_are_left_out() -> None:
-    final, trial = {"pattern": 90.0}, {"low rank": 10.0, "pattern": 20.0, "solve": 5.0}
-    assert measuring.affordable(["l2", "user_weight"], final, trial) == ["l2"]
-    assert measuring.affordable(["l2", "user_weight"], {"pattern": 150.0}, trial) == ["l2", "user_weight"]
-    assert measuring.affordable(["user_weight"], {}, {"solve": 1.0}) == ["user_weight"]
+def test_a_sample_of_items_is_told(data: Interactions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "MOST_SCORES", 30 * 60)
+    found = measured(MRF().fit(data))
+    assert found.how.startswith("among ")
+    assert found.how in str(found)
 
 
 def test_values_that_stayed_are_told_as_a_list() -> None:
-    stayed = tuple(MeasuredValue(name, 1.0, 1.0, 0.0, 0.0) for name in "abc")
-    assert str(Measured(1000, 3, 0.5, stayed, places=100)).endswith("users: a=1, b=1 and c=1 as at the start")
+    stayed = tuple(MeasuredValue(name, 1.0, 1.0) for name in "abc")
+    said = str(Measured(1000, 3, "nDCG@100", 0.5, 0.0, 0.01, stayed))
+    assert "users: a=1, b=1 and c=1 as at the start; nDCG@100 +0.0000 ± 0.0100" in said

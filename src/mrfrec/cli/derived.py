@@ -128,8 +128,8 @@ def _typed(declared: Declared) -> tuple[Any, str | None, Callable[[Any], Any]]:
     kinds = get_args(declared.kind) if get_origin(declared.kind) in (Union, UnionType) else [declared.kind]
     first, *others = [kind for kind in kinds if kind is not NoneType]
     origin = get_origin(first)
-    if first is bool:
-        return bool, None, bool
+    if first is bool:  # or yes, no and other words
+        return (str, "METRIC", parse_value) if others else (bool, None, bool)
     if origin is Literal:
         return first, None, str
     words = [_METAVARS.get(get_origin(kind) or kind) for kind in (first, *others)]

@@ -54,7 +54,7 @@ def hashed_rows(X: sp.csr_array, rows: npt.NDArray[np.int64], of_item: Hashes) -
     the same hash.
     """
     last = np.diff(X.indptr)[rows].astype(np.int64) - 1
-    out = last.astype(np.uint64)
+    out: Hashes = last.astype(np.uint64)
     for part in range(5):
         out = _mixed(out + _BASE * of_item[X.indices[X.indptr[rows] + part * last // 4]])
     return out

@@ -11,14 +11,14 @@ from mrfrec.errors import ParameterError
 _NAMES = {"ndcg": "nDCG", "recall": "Recall"}
 
 
-class Metric(NamedTuple):
+class Goal(NamedTuple):
     """nDCG or Recall of the first k places, by which values are compared."""
 
     kind: str = "ndcg"
     k: int = 100
 
     @classmethod
-    def of(cls, measure: bool | str) -> "Metric":
+    def of(cls, measure: bool | str) -> "Goal":
         """Return the metric that the parameter `measure` names, the default one for True."""
         if isinstance(measure, bool):
             return cls()
@@ -54,11 +54,10 @@ class Measured:
     trials: int  # fits, each with several rankings
     metric: str  # such as "nDCG@100"
     value: float  # of the metric, with these values
-    # Of what one half of the users prefers over the start, on the other half: no user has chosen for himself.
-    gain: float
+    gain: float  # over the start, of the values that one half of the users prefers, on the other half
     error: float  # standard error of the gain
     choices: tuple[MeasuredValue, ...]
-    tried: str = ""  # how the models that were tried differ from the final one; "" if they do not
+    how: str = ""  # the models that were tried differ from the final one; "" if they do not
     left_out: tuple[str, ...] = ()  # parameters that were not varied, or not to the end, for lack of time
 
     @property
@@ -72,13 +71,12 @@ class Measured:
         ]
         stayed = [f"{name}={value:.3g}" for name, start, value in self.choices if value == start]
         values = ", ".join([*moved, *([f"{in_words(stayed)} as at the start"] if stayed else [])])
-        gain = f"{self.metric} {self.gain:+.4f} ± {self.error:.4f} on users who have not chosen"
-        said = [
-            f"measured on {self.users:,} held-out users{self.tried and f' {self.tried}'}: {values}; {gain}"
-        ]
+        how = f" {self.how}" if self.how else ""
+        gain = f"{self.metric} {self.gain:+.4f} ± {self.error:.4f} on users not used to choose"
+        said = f"measured on {self.users:,} held-out users{how}: {values}; {gain}"
         if self.left_out:
-            said.append(f"{in_words(self.left_out)} not tried further, which would take longer than the fit")
-        return "; ".join(said)
+            said += f"; {in_words(self.left_out)} not tried further, to take no longer than the fit"
+        return said
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> "Measured":

@@ -14,7 +14,7 @@ from mrfrec.core.plan import Plan, Settings, Sizes, decide
 from mrfrec.core.progress import part_of
 from mrfrec.errors import MemoryPlanError, ParameterError
 from mrfrec.fitted import scorers
-from mrfrec.fitted.measured import Metric
+from mrfrec.fitted.measured import Goal
 from mrfrec.fitted.state import FittedState
 from mrfrec.models.climbing import Axis, Route
 from mrfrec.models.linear import Linear
@@ -80,6 +80,7 @@ class GaussianField(Linear):
         from mrfrec.core import fitting
         from mrfrec.io.tables import as_interactions
         from mrfrec.models.mrf import measuring
+        from mrfrec.models.mrf.held_out import held_out
 
         interactions = as_interactions(data)
         X, settings = interactions.matrix, self._settings
@@ -88,12 +89,12 @@ class GaussianField(Linear):
         with self._engine(None) as engine:
             sizes = fitting.sizes_of(X, settings, engine.memory.limit, features=features)
             plan = decide(settings, sizes, engine.memory)
-            held_out = None
+            asked = None
             if names:
-                held_out = measuring.held_out(interactions, measuring.most_scores(engine, self.dtype))
+                asked = held_out(interactions, measuring.most_scores(engine, self.dtype))
             with suppress(MemoryPlanError):  # then nothing is measured
-                if held_out is not None:
-                    plan = measuring.prepare(held_out, X, settings, names, engine, 0).final
+                if asked is not None:
+                    plan = measuring.prepare(asked, X, settings, names, engine, 0).final
         return plan
 
     def planned_for(self, size: "DataSize") -> Plan:
@@ -153,8 +154,8 @@ class GaussianField(Linear):
 
         names = self._measurable(data) if self.measure else []
         start = {"l2": self.l2, **self._starts}
-        metric = Metric.of(self.measure)
-        return Task(names, self._settings, start, self.offset, metric, lambda: self._engine(None, client))
+        goal = Goal.of(self.measure)
+        return Task(names, self._settings, start, self.offset, goal, lambda: self._engine(None, client))
 
     def tuning_route(self, data: "Interactions") -> Route:
         """Return the axes of a climb: γ and λ need no fit, a new l2 no statistics, a new rank no weights."""

@@ -23,7 +23,7 @@ from mrfrec.core.plan import Plan, Settings, Sizes, decide
 from mrfrec.core.progress import Progress, part_of
 from mrfrec.data.interactions import Interactions
 from mrfrec.errors import MemoryPlanError
-from mrfrec.fitted.measured import Measured, MeasuredValue, Metric
+from mrfrec.fitted.measured import Goal, Measured, MeasuredValue
 from mrfrec.models.climbing import Place, climb_along
 from mrfrec.models.mrf.held_out import FEWEST_USERS, MOST_SCORES, HeldOut, held_out
 from mrfrec.models.mrf.trials import PASSES, Trials
@@ -47,7 +47,7 @@ AXES: dict[str, tuple[float, ...]] = {
     "novelty": (-0.1, -0.05, 0.0, 0.03, 0.06, 0.1, 0.14, 0.18, 0.22, 0.26, 0.3),
 }  # fmt: skip
 NAMES = tuple(AXES)
-_RANKINGS = ("rank_weight", "novelty")  # a new value of these needs no fit
+_FITS, _RANKINGS = ("l2", *PASSES), ("rank_weight", "novelty")  # a new value of the latter needs no fit
 _STEPS = {"l2": 4, "user_weight": 2, "feature_weight": 2}  # that are tried mostly
 _FEWEST_STEPS = {"l2": 2, "user_weight": 1, "feature_weight": 1}  # for which there must be time
 _RANKED = 6  # rankings of a fit, mostly
@@ -146,144 +146,158 @@ def _costs_of(
     return passing + low + scored, {**again, **dict.fromkeys(_RANKINGS, rank)}
 
 
+class _Tried(NamedTuple):
+    """A fit with the rankings that suit it best: their place, all values, and the metric of each user."""
+
+    place: Place
+    values: Mapping[str, float]
+    metric: Numbers
+
+    @property
+    def mean(self) -> float:
+        return float(self.metric.mean())
+
+
+def _is_better(one: _Tried, other: _Tried | None) -> bool:
+    """Return whether the gain is larger than its standard error."""
+    if other is None:
+        return True
+    gain, error = mean_and_error(one.metric - other.metric)
+    return gain > error
+
+
 @dataclass
-class _Search:
-    """A climb over values: fits around, and for each fit the rankings that suit it best."""
+class _Climb:
+    """Fits with values that a climb wants, and for each that is the best so far a climb over its rankings."""
 
     trials: Trials
     plan: Preparation
     axes: Mapping[str, Sequence[float]]
     first: Mapping[str, float]  # values of all parameters, where the climb starts
     progress: Progress | None
-    found: dict[tuple[float, ...], Numbers] = field(
-        default_factory=dict
-    )  # by values, the metric of each user
-    fits: dict[tuple[float, ...], "_Found | None"] = field(default_factory=dict)
+    metrics: dict[tuple[float, ...], Numbers] = field(default_factory=dict)  # of each user, by all values
+    fits: dict[tuple[float, ...], _Tried | None] = field(default_factory=dict)  # by l2 and `PASSES`
     left_out: list[str] = field(default_factory=list)
     spent: float = 0.0
-    passed: tuple[float, ...] | None = None
 
-    def values(self, place: Place) -> dict[str, float]:
-        return {**self.first, **{name: self.axes[name][index] for name, index in place.items()}}
-
-    def exists(self, place: Place) -> bool:
-        return all(0 <= index < len(self.axes[name]) for name, index in place.items())
-
-    def try_fit(self, place: Place) -> "_Found | None":
-        """Fit at a place, and where that is the best so far climb over its rankings, from those of the last.
-
-        None beyond the ends of the axes, and where a fit would take longer than there is time.
-        """
-        if not self.exists(place):
+    def fit(self, place: Place) -> _Tried | None:
+        """Try a fit; None beyond the ends of the axes, and where it would take longer than there is time."""
+        if not self._exists(place):
             return None
-        values = self.values(place)
-        key = tuple(values[name] for name in ("l2", *PASSES))
+        values = self._values(place)
+        key = _fit_of(values)
         if key not in self.fits:
-            self.fits[key] = self._fitted(values, key) if self._has_time(values, key) else None
+            self.fits[key] = self._fitted(values) if self._has_time(values) else None
         return self.fits[key]
 
-    def _has_time(self, values: Mapping[str, float], key: tuple[float, ...]) -> bool:
-        """Spend what a fit costs, or note what is left out for it."""
-        plan = self.plan
-        cost = (
-            plan.first if self.passed is None else plan.again["l2" if key[1:] == self.passed else PASSES[0]]
-        )
-        if self.passed is not None and self.spent + cost > plan.budget:
-            changed = [name for name in ("l2", *PASSES) if values[name] != self.first[name]]
-            self.left_out += [name for name in changed[-1:] if name not in self.left_out]
-            return False
-        self._report(cost)
-        self.passed = key[1:]
-        return True
+    def _exists(self, place: Place) -> bool:
+        return all(0 <= index < len(self.axes[name]) for name, index in place.items())
 
-    def _report(self, cost: float) -> None:
+    def _values(self, place: Place) -> dict[str, float]:
+        return {**self.first, **{name: self.axes[name][index] for name, index in place.items()}}
+
+    def _has_time(self, values: Mapping[str, float]) -> bool:
+        """Spend what a fit costs, or note what is left out."""
+        fits = [key for key, tried in self.fits.items() if tried is not None]
+        if not fits:
+            cost = self.plan.first
+        else:
+            cost = self.plan.again["l2" if _fit_of(values)[1:] == fits[-1][1:] else "user_weight"]
+            if self.spent + cost > self.plan.budget:
+                changed = [name for name in _FITS if values[name] != self.first[name]][-1]
+                self.left_out += [] if changed in self.left_out else [changed]
+                return False
         if self.progress is not None:
             total = max(self.plan.seconds(list(self.axes)), self.spent + cost)
             self.progress(STAGE_NAMES["measure"], *(max(round(1e6 * x), 1) for x in (self.spent, total)))
         self.spent += cost
+        return True
 
-    def _fitted(self, values: Mapping[str, float], key: tuple[float, ...]) -> "_Found":
+    def _fitted(self, values: Mapping[str, float]) -> _Tried:
         self.trials.fit(values)
-        best = max((each for each in self.fits.values() if each), key=_Found.mean, default=None)
+        best = max((each for each in self.fits.values() if each), key=lambda each: each.mean, default=None)
         axes = [name for name in _RANKINGS if name in self.axes]
-        start = {name: self.axes[name].index(self.first[name]) for name in axes}
 
-        def ranked(place: Place) -> "_Found | None":
-            if not self.exists(place):
+        def ranked(place: Place) -> _Tried | None:
+            if not self._exists(place):
                 return None
             tried = {**values, **{name: self.axes[name][index] for name, index in place.items()}}
-            at = tuple(tried[name] for name in NAMES)
-            if at not in self.found:
-                self.found[at] = self.trials.rank(tried["rank_weight"], tried["novelty"])
-            return _Found(place, tried, self.found[at])
+            key = tuple(tried[name] for name in NAMES)
+            if key not in self.metrics:
+                self.metrics[key] = self.trials.rank(tried["rank_weight"], tried["novelty"])
+            return _Tried(place, tried, self.metrics[key])
 
+        start = {name: self.axes[name].index(self.first[name]) for name in axes}
         place = start if best is None else best.place
-        if best is None or _is_better(ranked(place), best):  # else other rankings are not worth a look
-            place, _ = climb_along({name: {name: 1} for name in axes}, place, ranked, _is_better, _ROUNDS)
         reached = ranked(place)
         assert reached is not None
+        if _is_better(reached, best):  # else other rankings are not worth a look
+            place, _ = climb_along({name: {name: 1} for name in axes}, place, ranked, _is_better, _ROUNDS)
+            reached = ranked(place)
+            assert reached is not None
         return reached
 
 
-class _Found(NamedTuple):
-    """The best rankings of a fit: their place, all values, and the metric of each user."""
-
-    place: Place
-    values: Mapping[str, float]
-    metric: Numbers
-
-    def mean(self) -> float:
-        return float(self.metric.mean())
-
-
-def _is_better(one: _Found, other: _Found | None) -> bool:
-    """Return whether the gain is larger than its standard error."""
-    assert other is not None
-    gain, error = mean_and_error(one.metric - other.metric)
-    return gain > error
+def _fit_of(values: Mapping[str, float]) -> tuple[float, ...]:
+    return tuple(values[name] for name in _FITS)
 
 
 def measure(
-    asked: HeldOut, plan: Preparation, free: Sequence[str], start: "Mapping[str, float | Literal['auto']]",
-    offset: bool, metric: Metric, engine: Engine, progress: Progress | None = None,
-) -> Measured:  # fmt: skip
+    asked: HeldOut,
+    plan: Preparation,
+    free: Sequence[str],
+    start: "Mapping[str, float | Literal['auto']]",
+    offset: bool,
+    goal: Goal,
+    engine: Engine,
+    progress: Progress | None = None,
+) -> Measured:
     """Climb from the start, a value for each of `NAMES`, along the free parameters."""
-    trials = Trials(asked, plan.settings, plan.held, offset, metric, engine)
+    trials = Trials(asked, plan.settings, plan.held, offset, goal, engine)
     first = {name: value for name, value in start.items() if value != "auto"}
     if "l2" not in first:
         first["l2"] = trials.usual_ridge(first["user_weight"])
     axes = {name: axis for name, axis in AXES.items() if name in free}
     if "l2" in axes:
         axes["l2"] = tuple(factor * first["l2"] for factor in axes["l2"])
-    search = _Search(trials, plan, axes, first, progress)
-    fits = [name for name in axes if name not in _RANKINGS]
+    search = _Climb(trials, plan, axes, first, progress)
     directions = {
-        name: {one: by for one, by in _DIRECTIONS.get(name, {name: 1}).items() if one in axes}
-        for name in fits
+        name: {axis: step for axis, step in _DIRECTIONS.get(name, {name: 1}).items() if axis in axes}
+        for name in _FITS
+        if name in axes
     }
-    place = {name: axes[name].index(first[name]) for name in fits}
-    place, _ = climb_along(directions, place, search.try_fit, _is_better, _ROUNDS)
-    best = search.try_fit(place)
+    place = {name: axes[name].index(first[name]) for name in directions}
+    place, _ = climb_along(directions, place, search.fit, _is_better, _ROUNDS)
+    best = search.fit(place)
     assert best is not None
-    gain, error = mean_and_error(_cross_checked(list(search.found.values())))
-    choices = tuple(MeasuredValue(name, first[name], best.values[name]) for name in axes)
-    named = str(metric._replace(k=asked.places(metric.k)))
+    gain, error = mean_and_error(cross_checked(list(search.metrics.values())))
     ways = [] if plan.is_final else [f"with {NEIGHBORS} neighbours per item"]
     ways += [] if asked.ranks_all else [f"among {len(asked.ranked):,} items"]
     return Measured(
-        len(best.metric), len([each for each in search.fits.values() if each]), named, best.mean(), gain,
-        error, choices, " and ".join(ways), tuple(search.left_out),
-    )  # fmt: skip
+        users=len(best.metric),
+        trials=sum(each is not None for each in search.fits.values()),
+        metric=str(goal._replace(k=asked.places(goal.k))),
+        value=best.mean,
+        gain=gain,
+        error=error,
+        choices=tuple(MeasuredValue(name, first[name], best.values[name]) for name in axes),
+        how=" and ".join(ways),
+        left_out=tuple(search.left_out),
+    )
 
 
-def _cross_checked(found: Sequence[Numbers]) -> Numbers:
-    """Return each user's gain over the first finding, by the values that the other half of the users prefer."""
-    table = np.array(found)
-    halves = np.arange(table.shape[1]) % 2
-    gains = np.empty(table.shape[1])
+def cross_checked(metrics: Sequence[Numbers]) -> Numbers:
+    """Return each user's gain over the first trial, by the trial that the other half of the users prefers.
+
+    The gain of the trial that all users prefer, on the same users, would be too large: some of it is chance.
+    """
+    table = np.array(metrics)
+    users = np.arange(table.shape[1])
+    gains = np.zeros(len(users))
     for half in (0, 1):
-        chosen = int(table[:, halves != half].mean(axis=1).argmax()) if table.shape[1] > 1 else 0
-        gains[halves == half] = (table[chosen] - table[0])[halves == half]
+        own, others = users % 2 == half, users % 2 != half
+        if others.any():
+            gains[own] = (table[table[:, others].mean(axis=1).argmax()] - table[0])[own]
     return gains
 
 
@@ -305,7 +319,7 @@ class Task(NamedTuple):
     settings: Settings  # from which the fit starts
     start: Mapping[str, float | Literal["auto"]]  # a value for each of `NAMES`
     offset: bool
-    metric: Metric
+    goal: Goal
     engine: Callable[[], "LocalEngine"]  # makes one to run the trials in
 
 
@@ -340,7 +354,7 @@ def measure_before(task: Task, data: Interactions, context: "FitContext") -> Out
                 start["feature_weight"] = 0.0
             share = plan.share(free)
             report = part_of(context.progress, 0, share)
-            measured = measure(asked, plan, free, start, task.offset, task.metric, engine, report)
+            measured = measure(asked, plan, free, start, task.offset, task.goal, engine, report)
         except MemoryPlanError:
             return Outcome(said="nothing measured, for which memory is too small")
     seconds = time.perf_counter() - began

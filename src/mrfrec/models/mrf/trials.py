@@ -12,7 +12,7 @@ from mrfrec.core.kernels import ranking as kernels
 from mrfrec.core.metrics import of_places
 from mrfrec.core.plan import Settings
 from mrfrec.core.rows import DenseRows, Rows
-from mrfrec.fitted.measured import Metric
+from mrfrec.fitted.measured import Goal
 from mrfrec.fitted.scorers import for_kernels, novelty_factors, read_only
 from mrfrec.models.mrf.held_out import HeldOut
 from mrfrec.models.mrf.scoring import columns_of, intercept, relative_spread, scores_of_low_rank
@@ -28,10 +28,10 @@ class Trials:
     """
 
     def __init__(
-        self, asked: HeldOut, settings: Settings, held: int, offset: bool, metric: Metric, engine: Engine
+        self, asked: HeldOut, settings: Settings, held: int, offset: bool, goal: Goal, engine: Engine
     ) -> None:
         self._asked, self._settings, self._held = asked, settings, held
-        self._offset, self._metric, self._engine = offset, metric, engine
+        self._offset, self._goal, self._engine = offset, goal, engine
         self._reuse = fitting.Reuse(keeps_weights=False)
         shape = asked.shown.shape[0], len(asked.ranked)
         self._base = np.empty(shape, settings.dtype)  # x·B and the base score
@@ -79,22 +79,21 @@ class Trials:
 
     def _score(self, weights: Rows | DenseRows, start: Array) -> None:
         """Write the base scores and x·B of the held-out users."""
-        ptr, items, values = self._histories
+        start, out = read_only(start), self._base
         if isinstance(weights, DenseRows):
-            B = (read_only(columns_of(weights, self._asked.ranked)),)
+            B = read_only(columns_of(weights, self._asked.ranked))
+
+            def of_users(task: tuple[int, int]) -> None:
+                kernels.score_dense(*self._histories, *task, B, start, out[slice(*task)])
+
         else:
+            rows = for_kernels(weights, out.dtype)
             column = np.full(weights.width, -1, np.int32)
             column[self._asked.ranked] = np.arange(len(start), dtype=np.int32)
-            B = (*for_kernels(weights, self._base.dtype), column)
-        start = read_only(start)
 
-        def of_users(task: tuple[int, int]) -> None:
-            out = self._base[slice(*task)]
-            if len(B) == 1:
-                kernels.score_dense(ptr, items, values, *task, *B, start, out)
-            else:
-                out[:] = start
-                kernels.add_sparse(ptr, items, values, *task, *B, out)
+            def of_users(task: tuple[int, int]) -> None:
+                out[slice(*task)] = start
+                kernels.add_sparse(*self._histories, *task, *rows, column, out[slice(*task)])
 
         self._engine.run(of_users, self._tasks)
 
@@ -118,6 +117,6 @@ class Trials:
             scratch=lambda: np.empty(len(asked.ranked), dtype),
             scratch_bytes=dtype.itemsize * len(asked.ranked),
         )
-        k = asked.places(self._metric.k)
-        found = of_places(self._metric.kind, k, places, np.diff(asked.hidden.indptr))
+        k = asked.places(self._goal.k)
+        found = of_places(self._goal.kind, k, places, np.diff(asked.hidden.indptr))
         return np.asarray(np.bincount(asked.user, found) / np.bincount(asked.user))
