@@ -167,7 +167,7 @@ def _is_better(one: _Tried, other: _Tried | None) -> bool:
 
 
 @dataclass
-class _Climb:
+class _Exploration:
     """Fits with values that a climb wants, and for each that is the best so far a climb over its rankings."""
 
     trials: Trials
@@ -260,7 +260,7 @@ def measure(
     axes = {name: axis for name, axis in AXES.items() if name in free}
     if "l2" in axes:
         axes["l2"] = tuple(factor * first["l2"] for factor in axes["l2"])
-    search = _Climb(trials, plan, axes, first, progress)
+    search = _Exploration(trials, plan, axes, first, progress)
     directions = {
         name: {axis: step for axis, step in _DIRECTIONS.get(name, {name: 1}).items() if axis in axes}
         for name in _FITS
