@@ -39,7 +39,7 @@ from mrfrec.io.staging import open_staging
 from mrfrec.io.tables import read_interactions
 from mrfrec.models.parameters import runtime_of
 from mrfrec.models.registry import load
-from mrfrec.nightly.guard import Bound, bounds_of, drift, faults, limits, samples_of
+from mrfrec.nightly.guard import Bound, bounds_of, compare_recommendations, drift, faults, limits
 from mrfrec.nightly.history import RunHistory
 from mrfrec.nightly.job import Job, read_job
 
@@ -206,7 +206,8 @@ class _Night:
         with self._stage("compare"):
             options = {} if job.publish.recommendations is None else job.publish.recommendations.options
             options.pop("explain", None)
-            self.record |= samples_of(model, data, users, job.publish.samples, published, **options)
+            count = job.publish.samples
+            self.record |= compare_recommendations(model, published, data, users, count, **options)
         del published
         with self._stage("publish"):
             self._publish(model)
