@@ -61,8 +61,8 @@ def bounds_of(
 ) -> list[Bound]:
     """Return the bounds for a new run, compared with runs published recently and with the last of them.
 
-    Smaller data is compared with the smallest of the recent runs, larger data with the largest. So the night
-    after an odd one that was published is not refused for being as usual.
+    Smaller data is compared with the smallest of the recent runs, larger data with the largest. So a
+    usual night after an odd one that was published is not refused.
     """
     bounds = []
     for name in SIZES if recent else ():
