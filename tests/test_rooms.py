@@ -27,7 +27,7 @@ HOME_OF = {
     "llvmlite": {"core/kernels/intrinsics.py"},
     "threadpoolctl": {"engines/local.py"},
     "polars": rooms("io", "batches features frames id_numbering queries row_reader sources staging tables")
-    | rooms("io", "text weighting")
+    | rooms("io", "event_weights text")
     | {"datasets/originals.py"},
     "narwhals": rooms("io", "sources frames"),
     "safetensors": {"io/artifact.py"},

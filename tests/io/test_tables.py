@@ -261,6 +261,7 @@ SPOILED_TEXT = {
 @examples(5)
 @given(tables(), st.data())
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*read as integers")
 def test_bad_rows_are_refused_by_number_or_skipped_and_counted(
     folder: Path, form: str, rows: list[Row], data: Any
 ) -> None:
@@ -368,17 +369,22 @@ def test_events_and_interactions_in_the_place_of_the_other_are_refused_with_advi
         strong_generalisation(read_interactions(rows), 1)  # type: ignore[arg-type]
 
 
+pieces = st.sampled_from([b'"', b",", b"\n", b"{", b"[", b"\\", b"\xff", b"\x00", b"nul", b"1e999"])
+
+
 @pytest.mark.parametrize("form", ["csv", "json"])
 @examples(40)
-@given(st.data())
-def test_damaged_text_gives_interactions_or_an_error_of_ours(folder: Path, form: str, data: Any) -> None:
+@given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 2), pieces), min_size=1, max_size=4))
+@example([(34, 2, b"\n")])  # in CSV, a line begins with 2.0, which is read as an integer, with a warning
+@pytest.mark.filterwarnings("ignore::mrfrec.MrfrecWarning")
+def test_damaged_text_gives_interactions_or_an_error_of_ours(
+    folder: Path, form: str, damages: list[tuple[int, int, bytes]]
+) -> None:
     names, rows = ["user", "item", "value", "title"], [(1, "a", 1.5, "x"), (2, "b", 2.0, "y")]
     content = bytearray((to_csv if form == "csv" else to_json)(names, rows))
-    for _ in range(data.draw(st.integers(1, 4))):
-        place = data.draw(st.integers(0, len(content)))
-        content[place : place + data.draw(st.integers(0, 2))] = data.draw(
-            st.sampled_from([b'"', b",", b"\n", b"{", b"[", b"\\", b"\xff", b"\x00", b"nul", b"1e999"])
-        )
+    for number, length, piece in damages:
+        place = number % (len(content) + 1)
+        content[place : place + length] = piece
     path = folder / f"damaged.{form}"
     path.write_bytes(content)
     with contextlib.suppress(MrfrecError):

@@ -24,7 +24,7 @@ from prometheus_client import values
 from mrfrec.cli.serving import JsonLines
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.service import ServiceSettings, answers, create_app, metrics
-from mrfrec.service.admission import Rates
+from mrfrec.service.access_control import Rates
 from mrfrec.service.app import reload
 from mrfrec.service.keys import new_key, read_keys
 from mrfrec.service.metrics import ROUTES, route_of

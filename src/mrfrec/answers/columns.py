@@ -91,7 +91,10 @@ def shared_features_text(features: Sequence[str]) -> str:
 
 
 def because_text(base: float, parts: Iterable[tuple[str, float]]) -> str:
-    """Return the parts of a score as text: "base +0.74, cython3 +0.01"; 0.00 only where all are."""
+    """Return the parts of a score as text: "base +0.74, cython3 +0.01".
+
+    Parts that round to 0.00 are left out, unless all do.
+    """
     texts = [(name, f"{amount:+.2f}") for name, amount in (("base", base), *parts) if amount]
     return ", ".join(f"{name} {text}" for name, text in [x for x in texts if float(x[1])] or texts)
 

@@ -27,7 +27,7 @@ class UnaskedUsers(UnknownIds):
 
 @dataclass(frozen=True)
 class Filters:
-    """The items that people may not get, or may get only."""
+    """The items that people must not get, and the only ones that some people may get."""
 
     hidden: npt.NDArray[np.bool_] | None = None  # from everybody, for each item
     excluded: Rows | None = None  # for each person

@@ -19,7 +19,7 @@ from mrfrec.fitted.state import FittedState
 if TYPE_CHECKING:
     from mrfrec.data.interactions import Interactions
 
-LARGEST_VALUE = 1e30  # value, of which sums of products are finite in single precision
+LARGEST_VALUE = 1e30  # of an item in a history: sums of its products are finite in single precision
 _USERS_AT_ONCE = 4096  # ranked and written as one batch
 
 
@@ -100,7 +100,7 @@ def _people_of_users(users: object, training: Training, once: bool) -> People:
     if once and len(ids) > len(different := each_once(ids, "user")):
         ids = different
         places, unknown = find_ids(ids, training.users, "user", "users")
-    # In the order of the ids, and as often, unless `once`.
+    # A row for each id, in their order; repeated ids have several unless `once`.
     try:
         names = Ids(Texts.of(ids) if training.users.is_text else _integers(ids, training.users))
     except OverflowError:
@@ -117,7 +117,7 @@ def each_once(ids: list[Any], kind: str) -> list[Any]:
 
 
 def _integers(ids: list[int], known: Ids) -> npt.NDArray[Any]:
-    """Return ids in the type of the known ones; only unknown ids that do not fit it have another."""
+    """Return ids in the type of the known ones, or in another if an unknown id does not fit it."""
     wide = known.kind == "uint64" and min(ids, default=0) >= 0
     return np.asarray(ids, np.uint64 if wide or max(ids, default=0) >= 2**63 else np.int64)
 

@@ -90,7 +90,7 @@ def explanations(
 
 
 def scaled_weights(fitted: FittedState, more_novelty: float) -> WeightsBetween:
-    """Return the function of the weights between items, with more novelty."""
+    """Return the function that gives the weights between items, scaled for more novelty."""
     weights_between = fitted.learned.weights_between
     if not more_novelty:
         return weights_between

@@ -169,7 +169,7 @@ def _select(
 def _choose(
     scored: Rows | Array, row: int, k: int, base: Base, hidden: Array, allowed: Array | None
 ) -> tuple[Array, Array, Array]:
-    """Choose for one user in numpy; returns items, scores and, of sparse scores, which are evidence."""
+    """Choose for one user in numpy; return items, scores and, if scores are sparse, which have evidence."""
     skip = np.zeros(len(base.scores), bool)
     if allowed is not None:
         skip[:] = True
@@ -180,8 +180,8 @@ def _choose(
         touched = ~skip[scored.items[span]]
         items, scores = scored.items[span][touched], scored.values[span][touched]
         evidence = len(items)
-        # The best of the other items: in order, so that the first ones will do.
         skip[items] = True
+        # `best_first` is sorted: its first k + (all that may be skipped) hold the k best of the others.
         others = base.best_first[: k + evidence + len(hidden)] if allowed is None else allowed
         others = others[~skip[others]]
         items = np.concatenate([items, others])
@@ -189,7 +189,7 @@ def _choose(
     else:
         items, scores, evidence = np.arange(len(skip)), scored[row], 0
         scores[skip] = -np.inf
-    # Everything that may be among the k best, then these alone in order.
+    # Find the k-th best score, and sort only what reaches it.
     places = np.flatnonzero(scores > -np.inf)
     if k < len(places):
         some = scores[places]

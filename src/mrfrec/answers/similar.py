@@ -53,7 +53,7 @@ def neighbor_batches(
 ) -> Iterator[Columns]:
     """Return columns of the k nearest of items, of all by default, a thousand items at a time.
 
-    The column `similar_to` holds each of the items; with `once`, none of them several times.
+    The column `similar_to` names the item; with `once`, an item that is given several times counts once.
     """
     k = check_count("k", k)
     wanted = np.arange(len(fitted.catalogue.items))

@@ -22,7 +22,7 @@ from mrfrec.data.pairs import combine, combine_in_ranges
 from mrfrec.data.provenance import Sums
 from mrfrec.data.reading_options import ReadingOptions
 from mrfrec.errors import DataError, EmptyTableError
-from mrfrec.io import weighting
+from mrfrec.io import event_weights
 from mrfrec.io.batches import BLANK, FAULT, FEATURE, ID_ROLES, INT64_MAX, Roles, Source, Types, reading
 from mrfrec.io.id_numbering import IdNumbering, warn_of_floats
 
@@ -80,10 +80,12 @@ class RowReader:
             if "time" in roles:
                 batch = batch.with_columns(time=self._times(batch["time"], table))
                 if self.options.uses_times:
-                    batch = batch.filter(weighting.are_within(batch["time"].to_numpy(), self.options))
+                    batch = batch.filter(event_weights.are_within(batch["time"].to_numpy(), self.options))
             if "event" in roles:
                 where = f"{table.name}, column {roles['event']!r}"
-                weights = weighting.weights_of_kinds(batch["event"], self.options.event_weights or {}, where)
+                weights = event_weights.weights_of_kinds(
+                    batch["event"], self.options.event_weights or {}, where
+                )
                 batch = batch.with_columns(weight=weights).filter(pl.col("weight") != 0)
             if len(batch):
                 rows: dict[str, npt.NDArray[Any]] = {
@@ -110,7 +112,7 @@ class RowReader:
         if self._goes_by_age:
             times = rows["time"]
             self._latest = max(self._latest, int(times.max()))
-            recent = weighting.are_recent(times, self.options, self._latest)
+            recent = event_weights.are_recent(times, self.options, self._latest)
             rows = rows if recent.all() else {role: column[recent] for role, column in rows.items()}
         self._rows.append(rows)
 
@@ -123,7 +125,7 @@ class RowReader:
         if self.options.uses_times and len(times):
             scale = None
             if not self._are_dates:
-                times, scale = weighting.from_numbers(times)
+                times, scale = event_weights.from_numbers(times)
             if scale is not None and self._time_scale not in (None, scale):
                 raise DataError(
                     f"{table.name}: times are seconds in some rows and milliseconds in others, or in other "
@@ -174,20 +176,20 @@ class RowReader:
         if self._goes_by_age and self.options.now is None:
             _log.info("now is %s, the latest time that was read", str(np.datetime64(self._latest, "us"))[:19])
         if self.options.window is not None:
-            rows.keep(lambda some: weighting.are_recent(rows["time"][some], self.options, self._latest))
+            rows.keep(lambda some: event_weights.are_recent(rows["time"][some], self.options, self._latest))
         if self.options.half_life is not None:
             if "value" not in rows:
                 rows.fill("value", np.float32)
             faded = 0
             for some in rows.slices():
-                ages = weighting.weights_of_ages(rows["time"][some], self.options, self._latest)
+                ages = event_weights.weights_of_ages(rows["time"][some], self.options, self._latest)
                 rows["value"][some] = _product(rows["value"][some], ages, "the table")
-                faded += int((ages == 2.0**-weighting.OLDEST).sum())
+                faded += int((ages == 2.0**-event_weights.OLDEST).sum())
             if faded:
                 _log.info(
                     "%s of %s rows are older than %d half-lives: they count a millionth, and their items are "
                     "not recommended again. Give window=… (--window) to leave such rows out.",
-                    f"{faded:,}", f"{rows.size:,}", weighting.OLDEST,
+                    f"{faded:,}", f"{rows.size:,}", event_weights.OLDEST,
                 )  # fmt: skip
         if "value" not in rows:
             rows.fill("value", np.bool_ if self.is_binary else np.float32)

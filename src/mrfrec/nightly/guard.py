@@ -61,8 +61,8 @@ def bounds_of(
 ) -> list[Bound]:
     """Return the bounds for a new run, compared with runs published recently and with the last of them.
 
-    Smaller data is compared with the smallest of the recent runs, larger data with the largest. So the night
-    after an odd one that was published is not refused for being as usual.
+    Smaller data is compared with the smallest of the recent runs, larger data with the largest. So a
+    usual night after an odd one that was published is not refused.
     """
     bounds = []
     for name in SIZES if recent else ():
@@ -121,14 +121,15 @@ def faults(bounds: Iterable[Bound], numbers: Mapping[str, float | Mean | None]) 
     return messages
 
 
-def samples_of(
-    model: Recommender, data: Interactions, users: Ids, count: int, before: Recommender | None, **options: Any
+def compare_recommendations(
+    model: Recommender, before: Recommender | None, data: Interactions, users: Ids, count: int, **options: Any
 ) -> dict[str, Any]:
-    """Return samples of the recommendations to some users, and the share that the model before has, too.
+    """Recommend to some users; return samples of what they get, and the share that they got before.
 
-    The samples are of `count` of the users and leave out their ids. The share is of the first 10
-    recommendations to at most 1,000 users, those with the lowest hashes: the same every night. It is None
-    without a model before, or with one that cannot answer about these histories.
+    The users are at most 1,000, those with the lowest hashes: the same every night. The samples are of the
+    first `count` of them and leave out their ids. `unchanged` is the share of the first 10 recommendations
+    to each user that `before`, the published model, gives too; None without such a model, or with one that
+    cannot answer about these histories.
     """
     chosen = np.argsort(hashed(users, np.arange(len(users))), kind="stable")[:_COMPARED_USERS]
     matrix = data.matrix[data.users.find(users.take(chosen), "user")]
@@ -145,9 +146,14 @@ def samples_of(
         answer = None if before is None else before.answer(history=histories, k=_COMPARED_ITEMS, **options)
     except MrfrecError:  # its ids are of another type, or it does not know an option
         answer = None
-    now = {(row["user"], row["item"]) for row in rows}
-    then = {(row["user"], row["item"]) for row in answer.rows} if answer is not None else set()
-    return {"samples": samples, "unchanged": len(now & then) / len(now) if now and then else None}
+    unchanged = None if answer is None else _share_in_common(rows, answer.rows)
+    return {"samples": samples, "unchanged": unchanged}
+
+
+def _share_in_common(rows: Iterable[dict[str, Any]], before: Iterable[dict[str, Any]]) -> float | None:
+    """Return the share of recommendations that are also among earlier ones; None if either are empty."""
+    now, then = ({(row["user"], row["item"]) for row in each} for each in (rows, before))
+    return len(now & then) / len(now) if now and then else None
 
 
 def _names(rows: Iterable[dict[str, Any]]) -> list[str]:

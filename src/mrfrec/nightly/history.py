@@ -84,6 +84,6 @@ class RunHistory:
         content = json.dumps({"job": self._title, "runs": self.runs}, indent=2, ensure_ascii=False)
         drawn = page(self._title, self.runs)
         for path, text in ((self.path, content), (self.path.with_suffix(".html"), drawn)):
-            # Rows and items of people may be in it: not for everybody, whatever the umask of cron is.
+            # They may quote rows and items of people: others must not read them, whatever the umask of cron.
             with writing(path, mode=self._mode) as unfinished:
                 unfinished.write_text(text + "\n", encoding="utf-8")

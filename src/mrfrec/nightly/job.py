@@ -232,7 +232,7 @@ class Job(JobSection):
     @check_section(mode="before")
     @classmethod
     def _fill(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Put in the defaults of mode "update": data that begins with a single batch doubles at once."""
+        """Fill in the defaults of mode "update". Growth has no limit: a second batch may double the data."""
         source = content.get("source")
         if isinstance(source, dict) and source.get("mode") == "update":
             for section, name, default in (("guard", "max_growth", math.inf), ("publish", "histories", True)):

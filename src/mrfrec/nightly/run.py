@@ -39,7 +39,7 @@ from mrfrec.io.staging import open_staging
 from mrfrec.io.tables import read_interactions
 from mrfrec.models.parameters import runtime_of
 from mrfrec.models.registry import load
-from mrfrec.nightly.guard import Bound, bounds_of, drift, faults, limits, samples_of
+from mrfrec.nightly.guard import Bound, bounds_of, compare_recommendations, drift, faults, limits
 from mrfrec.nightly.history import RunHistory
 from mrfrec.nightly.job import Job, read_job
 
@@ -206,7 +206,8 @@ class _Night:
         with self._stage("compare"):
             options = {} if job.publish.recommendations is None else job.publish.recommendations.options
             options.pop("explain", None)
-            self.record |= samples_of(model, data, users, job.publish.samples, published, **options)
+            count = job.publish.samples
+            self.record |= compare_recommendations(model, published, data, users, count, **options)
         del published
         with self._stage("publish"):
             self._publish(model)
@@ -232,7 +233,7 @@ class _Night:
         model = self.job.build()
         results = fit_and_evaluate(model, split, [name, coverage], progress=self.progress, measured=measured)
         mean = results.mean(name)
-        error = mean.error if mean.error == mean.error else None  # of one user there is none
+        error = mean.error if mean.error == mean.error else None  # NaN if there is only one user
         self.record |= {"metric": guard.metric, "value": mean.mean, "error": error, "asked": len(split.test)}
         self.record["coverage"] = results.mean(coverage).mean
         _log.info("%s %s on %s held-out users", guard.metric, mean, f"{len(split.test):,}")
@@ -302,8 +303,8 @@ class _Night:
         earlier = _beside(target, "earlier")
         self.record["rows"] = {}
         with ExitStack() as staged:
-            # Files first: the block ends with the databases, which may fail, and then renames the files. The
-            # tables of one database are replaced in one transaction.
+            # The block ends in reverse order: it commits the databases, which may fail, and then renames the
+            # files, which it enters first. The tables of one database are replaced in one transaction.
             databases: dict[str, Any] = {}
             for what, sink in sorted(self.job.sinks.items(), key=lambda each: each[1].table is not None):
                 if sink.table and sink.to not in databases:
@@ -327,9 +328,9 @@ class _Night:
             if target.exists():
                 keep_owner(target, new)
             kept = _copy(target, earlier)
-            self.report.write()  # with the numbers, for the case that the process is killed just now
+            self.report.write()  # with the numbers, in case the process is killed from here on
             check_unchanged(target, [self.file_hash])
-        # The tables are the new ones: nothing that may fail comes before the new model.
+        # The tables are the new ones already: replace the model before anything else can fail.
         if kept is not None:
             earlier.replace(kept)
         new.replace(target)

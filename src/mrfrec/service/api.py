@@ -329,5 +329,5 @@ def _encoded_value(value: Any) -> bytes:
         return value
     try:
         return to_json(value, inf_nan_mode="null")  # weights of 1e38 overflow; JSON has no infinity
-    except ValueError:  # half a character, of an id that was asked for, cannot be sent but as \ud800
+    except ValueError:  # half a character, in an id of the request, can only be sent as \ud800
         return json.dumps(value, allow_nan=False).encode()

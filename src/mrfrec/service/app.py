@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from mrfrec import __version__
 from mrfrec.errors import MrfrecError
 from mrfrec.io.atomic import expanded
-from mrfrec.service.admission import AccessControl
+from mrfrec.service.access_control import AccessControl
 from mrfrec.service.api import create_router
 from mrfrec.service.metrics import CONTENT_TYPE, Metrics, route_of
 from mrfrec.service.middleware import ProcessLoad, RequestLimits, RequestLog, info_of
@@ -77,8 +77,10 @@ def create_app(
         watch()
         for start in app.state.on_start:
             start()
-        await anyio.sleep(0)  # anyio loads its back end, and FastAPI makes its routes, when first used:
-        for route in app.routes:  # a tenth of a second in which no request should wait
+        # When first used, anyio loads its back end and FastAPI makes its routes. That takes a tenth of a
+        # second, for which no request should wait.
+        await anyio.sleep(0)
+        for route in app.routes:
             route.matches({"type": "http", "method": "GET", "path": "/v1/", "root_path": "", "headers": []})
         yield
         for task in watching:

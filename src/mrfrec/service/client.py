@@ -215,7 +215,7 @@ class Client:
             if getattr(error.__cause__, "status", None) != 404:
                 raise
         warn(f"user {user!r} is unknown to the model, and gets the most popular items.")
-        # As a visitor, for the same model of a split.
+        # The user is sent as the visitor, so that the same model of a split answers.
         return self._post("recommend", **{**options, "history": [], "visitor": user})
 
     def _of_histories(self, histories: Sequence[Any], options: dict[str, Any]) -> Iterator[Answer]:

@@ -31,8 +31,8 @@ class Connections:
     """The open connections of a process, and which of them have no request under way.
 
     Beyond the limit, which leaves some of the descriptors of the process free, a new connection takes the
-    place of the one that has said nothing for longest: of those that never sent a request, else of those that
-    were kept open for another one.
+    place of the one that is silent for longest: one that has not sent a request yet, or if there is none, one
+    that was kept open after an answer.
     """
 
     def __init__(
@@ -153,8 +153,8 @@ class Connection(HttpToolsProtocol):
     """A connection of uvicorn whose client must send heads in time and of some size, and take its answers.
 
     More than 64 KB that wait to be sent must shrink to 16 KB within `write_seconds`, whichever answers they
-    belong to. The middleware can only let a connection end after all that waits, which the client may never
-    take.
+    belong to. The middleware cannot see to that: the connections it ends first send all that waits, which the
+    client may never take.
     """
 
     def __init__(self, connections: Connections, **options: Any) -> None:
@@ -164,7 +164,7 @@ class Connection(HttpToolsProtocol):
         self._problem: ProblemError | None = None  # that ends the connection
         self._is_head = False  # whether a head has begun and is not complete
         self._head_size = self._headers = self._chunks = 0
-        self._unfinished = 0  # bytes since the last of them that completed a head or a piece of a body
+        self._unfinished = 0  # bytes since a head or a piece of a body was last complete
         connections.add(self)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

@@ -19,7 +19,7 @@ from mrfrec.service.connections import Connection, Connections
 _MOST_WORKERS = 64  # with a place; others accept connections without one
 _AT_ONCE = 32  # connections that are accepted in a turn of the event loop
 _MOMENT = 0.001  # seconds until a worker that has left connections to others looks again
-_LOOKS = 10  # after which it takes what they have left
+_LOOKS = 10  # after which it takes the connections that the others have left waiting
 _PAUSE = 0.1  # seconds without new connections when the process has no descriptor for them
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
@@ -112,7 +112,7 @@ class Loop(uvloop.Loop):
 class _Listener:
     """Accepts connections, unless the worker has a tenth more of them than the one that has fewest.
 
-    What it leaves to that worker, it takes after a moment: the other one may be busy.
+    If that worker does not take them within some milliseconds, because it is busy, this one does after all.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class _Listener:
         return _AT_ONCE if fewest is None else 1 + fewest + fewest // 10 - len(self._connections)
 
     def _look(self, looks: int = 0) -> None:
-        """Accept waiting connections, or leave them to another worker for the next looks, ten at most."""
+        """Accept waiting connections, or leave them to another worker for ten looks at most."""
         room = self._room()
         if looks == _LOOKS:  # the other one is stuck
             room = max(room, 1 + len(self._connections) // 10)
@@ -165,7 +165,7 @@ class _Listener:
             self._wait(_MOMENT, looks + 1)
 
     def _wait(self, seconds: float, looks: int) -> None:
-        """Look again, whether connections wait or not."""
+        """Look again after some seconds, whether connections wait or not."""
         self._loop.remove_reader(self._listening)
         self._loop.call_later(seconds, self._resume, looks)
 

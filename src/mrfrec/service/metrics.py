@@ -92,8 +92,8 @@ def _room(models: int) -> dict[str, int]:
 
 
 def _reserve(folder: str, models: int) -> None:
-    """Make the files of this process, with room for all that it can count; an OSError leaves none of them."""
-    # A file that is there is of a dead process with the same id. Its numbers count on.
+    """Make the files of this process, with room for all that it can count; leave none after an OSError."""
+    # A file that exists is that of a dead process with the same id: counting goes on from its numbers.
     files = {Path(folder, f"{kind}_{os.getpid()}.db"): size for kind, size in _room(models).items()}
     with ExitStack() as made:
         for file, size in files.items():
@@ -132,7 +132,7 @@ def route_of(path: str) -> str:
         return "/v1/models/{name}/reload" if path.endswith("/reload") else "/v1/models/{name}"
     if path.startswith("/static/"):
         return "/static"
-    is_page = path.startswith("/") and path.split("/")[1] not in _API  # or it is *, of OPTIONS
+    is_page = path.startswith("/") and path.split("/")[1] not in _API  # the path of OPTIONS may be *
     return "page" if is_page else "other"
 
 
@@ -180,10 +180,10 @@ class Metrics(Collector):
                 ("reload_failures", "Model files that could not be opened."),
             )
         )
-        for served in models:  # zero is a number, too
+        for served in models:  # which shows them even while they are zero
             self.count_answers(served.name, (), 0)
             self._failed.labels(served.name)
-        # Finding the numbers of some labels takes longer than counting.
+        # To find the counter of some labels takes longer than to count: the last ones are remembered.
         self._count = lru_cache(1024)(self._requests.labels)
         self._time = lru_cache(1024)(self._seconds.labels)
 

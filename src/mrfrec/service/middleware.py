@@ -92,10 +92,9 @@ class _NoRoomError(Exception):
 class RequestLog:
     """Gives each request an id, each response its security headers; counts and logs both.
 
-    While the queue is full, it refuses requests with an answer that is ready made. A refusal must cost far
-    less than an answer: in a flood there are many for each answer. So it has no line in the access log. Pages
-    of other sites can read a refusal only with the headers of CORS: where there are such pages,
-    `RequestLimits` refuses.
+    While the queue is full, it refuses requests. In a flood there are many refusals for each answer, so they
+    must cost far less: they are made ahead, and have no line in the access log. Pages of other sites can read
+    a refusal only with the headers of CORS: where such pages are allowed, `RequestLimits` refuses.
     """
 
     def __init__(
@@ -297,7 +296,7 @@ class RequestLimits:
             self._check_access(scope, info)
             self._check_room(is_bounded)
             if not info.is_read:
-                if not is_bounded:  # everybody may ask there, and hold no bytes
+                if not is_bounded:  # everybody may ask there, so nothing is held
                     raise ProblemError(413, "a request to this address must have no body.")
                 info.body = await self._read(info, receive, hold)
                 self._check_room(is_bounded)
@@ -343,7 +342,7 @@ class RequestLimits:
                 413, f"the body must have at most {self._settings.max_values:,} values, counted by its "
                 f"commas, colons and opening brackets; it has {values:,}.",
             )  # fmt: skip
-        if len(body) > LARGE_BODY:  # of several large bodies, one is parsed before other requests have a turn
+        if len(body) > LARGE_BODY:  # other requests have a turn between two large bodies
             async with self._turn:
                 await asyncio.sleep(0)
         return bytes(body)

@@ -124,8 +124,8 @@ def create_pages(models: ServedModels, queue: WorkQueue) -> APIRouter:
 
     add("/", _start)
     add("/search", partial(_search, "search.html", _FOUND))
-    # The options of a search box, made here and not by a script from the API, whose integers may be too
-    # large for a script.
+    # The suggestions of a search box. A script could not make them from the JSON of the API: an id that is a
+    # large integer would be rounded.
     add("/suggest", partial(_search, "suggestions.html", _SUGGESTED))
     add("/item", _item)
     add("/history", _history)

@@ -2,10 +2,10 @@
 
 A usual answer takes a millisecond of Python and numpy. It is made in the thread of the event loop, with which
 another thread would fight for the interpreter. Every 2 milliseconds the loop has a turn: it sends answers,
-reads requests, and refuses those for which there is no room. If that takes long, as in a flood of requests,
-the next answers have twice as long, up to 50 milliseconds: they get two thirds of the time. Work that takes
-longer is done in another thread, of which each queue has one: no kind of work waits for a thread that another
-kind uses.
+reads requests, and refuses those for which there is no room. After a long turn of the loop, as in a flood of
+requests, answers get twice the time of that turn, at most 50 milliseconds: two thirds of all time, up to this
+limit. Work that takes more than some milliseconds is done in another thread. Each queue has its own, so that
+no kind of work waits for a thread that another kind uses.
 """
 
 import asyncio

@@ -10,14 +10,14 @@ from mrfrec.answers.question import ItemFilter, Question
 
 _Integer = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 ItemId = _Integer | str
-Visitor = _Integer | Annotated[str, Field(min_length=1)]  # an empty one would be everybody's
+Visitor = _Integer | Annotated[str, Field(min_length=1)]  # an empty one would stand for everybody
 _MOST_NAMES = 20  # of an object: more than any has
 _MOST_REASONS = 100  # of an item
-MOST_ON_PAGE = 100  # items of a history, which every link of its page has, and of an answer
+MOST_ON_PAGE = 100  # items of an answer, and of a history, all of which are in every link of its page
 
 
 class _Strict(BaseModel):
-    """What a request has. Its values are not converted; but an integer is a number, too."""
+    """A part of a request. Values are not converted, but an integer may stand for a float."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
@@ -39,7 +39,7 @@ def _example(*bodies: Any) -> ConfigDict:
 
 
 class _ForSomebody(_Strict):
-    """A request, of which only the first names are looked at: it takes long to tell of many unknown ones."""
+    """A request. Only the first names of its objects are read: errors about many unknown ones take long."""
 
     model: str | None = Field(
         None, description="Name of the model; by default that of the split, or the default one."

@@ -104,7 +104,7 @@ def serve(
             _prepare_process(app, settings.drain)
             app.state.on_start.append(lambda: signal.raise_signal(told[0]) if told else None)
             _listen(listening)
-            # The server raises the signal that has stopped it once more in the end, for other listeners.
+            # When it has stopped, the server raises the signal once more, for handlers set before.
             for number in _TO_STOP:
                 signal.signal(number, lambda number, _: told.append(number))
             uvicorn.Server(uvicorn.Config(app, **options)).run([listening])
@@ -119,9 +119,10 @@ def serve(
 
 @contextmanager
 def _noting_signals() -> Iterator[list[int]]:
-    """Yield a list of the signals that have told this process to stop; SIGHUP waits until it can be heard.
+    """Yield a list that takes the signals that tell this process to stop; SIGHUP is blocked meanwhile.
 
-    What a signal raises while the service starts may be swallowed by a library, in a callback.
+    Without the list they could get lost: a library may swallow, in a callback, what a signal raises while the
+    service starts.
     """
     told: list[int] = []
     before = {number: signal.getsignal(number) for number in _TO_STOP}
@@ -151,8 +152,8 @@ def _listen(listening: socket.socket) -> None:
 def _supervise(config: Any, sockets: list[socket.socket], told: list[int]) -> None:
     """Run workers until told to stop; a worker that dies is replaced, SIGHUP is passed on to all.
 
-    `told` are the signals that came before. SIGHUP is blocked here, but for a moment in each round, and so
-    in the workers until they can hear it: while they start, it would end them.
+    `told` are the signals that came before. SIGHUP is blocked here except for a moment in each round. Workers
+    inherit that, and unblock it once they can handle it: while they start, it would end them.
     """
     from uvicorn.supervisors import Multiprocess
 
@@ -170,7 +171,7 @@ def _supervise(config: Any, sockets: list[socket.socket], told: list[int]) -> No
         def keep_subprocess_alive(self) -> None:
             before = list(self.processes)
             for process in before:
-                # With the worker's end of the pipe open here, too, a dead worker would be waited for.
+                # If the worker's end of the pipe were open here, too, a dead worker would be waited for.
                 process.child_conn.close()
             super().keep_subprocess_alive()
             for process in before:
@@ -225,7 +226,7 @@ def _prepare_process(app: Any, drain: float) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the event loop hears it
     app.openapi()  # made once, in a tenth of a second in which no request should wait
     app.state.on_start.append(partial(_hear_signals, app, drain))
-    # Everything made so far stays. Looking through it for garbage takes 80 ms, without an answer.
+    # All objects made so far stay. To look through them for garbage would stop all answers for 80 ms.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)  # and answers leave hardly any garbage of this kind

@@ -17,8 +17,9 @@ from mrfrec.service.settings import ServiceSettings
 _OPEN = {"/health", "/ready"}  # for load balancers, without a key and under any name
 _HOST = re.compile(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]*)?")  # a name or an address, and a port
 _ADDRESS = re.compile(r"[0-9.]+|\[[0-9a-f:.]+\]")  # an IP address: unlike a name, nobody else can own it
-_ONCE = (b"host", b"authorization", b"x-api-key")  # a proxy might look at another one of two
-# The address of a reload: a proxy that allows it to some must see it as it is, without an encoded slash.
+_ONCE = (b"host", b"authorization", b"x-api-key")  # headers; of two, a proxy might have looked at the other
+# The address of a reload, of which only the name of the model may be encoded: a proxy that forbids reloads to
+# some must recognise it.
 _RELOAD = re.compile(rb"[^%]*/v1/models/([^/%]|%(?!2[Ff]))+/reload")
 _MOST_LETTERS = 8000  # of a query string
 _MOST_CALLERS = 16_384  # remembered at once; the one that was silent for longest is forgotten first

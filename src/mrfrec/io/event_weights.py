@@ -1,4 +1,4 @@
-"""Weights of rows by kind of event and by age, and selection by time; times are microseconds since 1970."""
+"""Weigh events by kind and by age, and select them by time; times are microseconds since 1970."""
 
 import math
 from collections.abc import Mapping
