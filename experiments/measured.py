@@ -4,7 +4,7 @@
     python -m experiments.measured ../data anime debian --seeds 20
     python -m experiments.measured                         # print the tables of results/defaults.md
 
-A seed is another name for every user, and so other users are held out. The test users are always the same.
+A seed is another name for every item, and so other users are held out. The test users are always the same.
 """
 
 import argparse
@@ -49,12 +49,9 @@ def row_of(name: str, what: str, found: Evaluation, metrics: list[str], start: E
 
 
 def renamed(split: Split, seed: int) -> Split:
-    """Give all training users other names, by which other users are held out."""
+    """Give all items other names, by which other users are held out."""
     X = split.training
-    users = [f"{seed} {user}" for user in range(X.n_users)]
-    order = np.argsort(users)
-    names = [users[place] for place in order]
-    training = Interactions(X.matrix[order], names, X.items, X.titles)
+    training = Interactions(X.matrix, X.users, [f"{item} {seed}" for item in X.items])
     return Split(training, split.test, None, split.name)
 
 

@@ -1,5 +1,6 @@
 """Measured parameters: as the naive version finds them, for any number of threads, and kept by updates."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from mrfrec.core.metrics import of_places
 from mrfrec.evaluation import by_hash, compare, evaluate
 from mrfrec.evaluation.metrics import Lists, parse
 from mrfrec.evaluation.report import of_comparison
-from mrfrec.fitted.measured import Measured, MeasuredValue
+from mrfrec.fitted.measured import Goal, Measured, MeasuredValue
 from mrfrec.models import EASE, EDLAE
 from mrfrec.models.climbing import Place, climb_along
 from mrfrec.models.mrf import measuring
 from mrfrec.models.mrf.held_out import FEWEST_USERS, HeldOut, held_out
+from mrfrec.models.mrf.trials import Trials
 
 import naive
 from matrices import random_matrix
@@ -388,3 +390,37 @@ def test_values_that_stayed_are_told_as_a_list() -> None:
     stayed = tuple(MeasuredValue(name, 1.0, 1.0) for name in "abc")
     said = str(Measured(1000, 3, "nDCG@100", 0.5, 0.0, 0.01, stayed))
     assert "users: a=1, b=1 and c=1 as at the start; nDCG@100 +0.0000 ± 0.0100" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{}, {"sparsity": 0.02, "max_neighbors": 200}])
+def test_trials_take_about_as_long_as_their_estimate_says(settings: dict[str, Any]) -> None:
+    """Both beside the fit that follows, in processor time, so that the speed of the machine does not count."""
+    rng = np.random.default_rng(0)
+    clusters = rng.random((4000, 40)) < 0.1
+    X = (np.repeat(clusters, 50, axis=1) & (rng.random((4000, 2000)) < 0.3)) | (
+        rng.random((4000, 2000)) < 0.01
+    )
+    data = Interactions(sp.csr_array(X.astype(np.float32)))
+    model = MRF(threads=1, **settings)
+    model.fit(data)  # compile
+    task = model._to_measure(data, None)
+    with task.engine() as engine:
+        asked = asked_of(data)
+        plan = measuring.prepare(asked, data.matrix, task.settings, task.free, engine, 0)
+        trials = Trials(asked, plan.settings, plan.held, True, Goal(), engine)
+        values = {"l2": 25.0, "user_weight": 0.25, "feature_weight": 0.0}
+        trials.fit(values)
+        trials.rank(0.3, 0.1)
+        took = {}
+        for name, changed in (("l2", {"l2": 50.0}), ("user_weight", {"user_weight": 0.5})):
+            began = time.process_time()
+            trials.fit({**values, **changed})
+            for novelty in (0.0, 0.03, 0.06, 0.1, 0.14, 0.18):
+                trials.rank(0.3, novelty)
+            took[name] = time.process_time() - began
+    began = time.process_time()
+    MRF(threads=1, measure=False, **settings).fit(data)
+    after = time.process_time() - began
+    for name, seconds in took.items():
+        assert 1 / 3 < (seconds / after) / (plan.again[name] / plan.after) < 3, name
