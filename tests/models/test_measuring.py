@@ -395,7 +395,7 @@ def test_values_that_stayed_are_told_as_a_list() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"sparsity": 0.02, "max_neighbors": 200}])
 def test_trials_take_about_as_long_as_their_estimate_says(settings: dict[str, Any]) -> None:
-    """Both beside the fit that follows, in processor time, so that the speed of the machine does not count."""
+    """As shares of the fit that follows, in processor time: the speed of the machine does not count."""
     rng = np.random.default_rng(0)
     clusters = rng.random((4000, 40)) < 0.1
     X = (np.repeat(clusters, 50, axis=1) & (rng.random((4000, 2000)) < 0.3)) | (

@@ -55,8 +55,9 @@ _RANKED = 6  # rankings of a fit, mostly
 _DIRECTIONS: dict[str, Place] = {"l2": {"l2": 2}, "user_weight": {"user_weight": 1, "l2": 1}}
 _ROUNDS = 2
 # Seconds of one core, as in `costs`: to add a weight to a score, to score an item for a user by a low-rank
-# part, for each of its vectors, and to rank an item.
-_ADDED, _MULTIPLIED, _PLACED = 5e-10, 5e-11, 1.6e-9
+# part, for each of its vectors, to complete a score, to compare it with that of a hidden item, and what else
+# a trial takes.
+_ADDED, _MULTIPLIED, _COMPLETED, _COMPARED, _EACH = 5e-10, 5e-11, 1e-9, 2.5e-10, 0.08
 _LEAST_BUDGET = 15.0  # seconds of one core: about ten on two that are slow
 _LEAST_ON_DEVICE = 8.0
 
@@ -137,8 +138,8 @@ def _costs_of(
     neighbors = len(asked.ranked) if plan.kind == "dense" else (plan.sparsity or 0.0) * ranked
     beside = costs.on_processor(on_device)
     added = beside * _ADDED * (asked.shown.nnz * neighbors + users * ranked)
-    rank = beside * _PLACED * users * ranked
-    scored = added + _RANKED * rank
+    rank = beside * ranked * (_COMPLETED * users + _COMPARED * asked.hidden.nnz)
+    scored = added + _RANKED * rank + _EACH
     solving = sum(fit.get(stage, 0.0) for stage in costs.SOLVING)
     passing = sum(cost for stage, cost in fit.items() if stage not in ("low rank", "finish"))
     low = fit.get("low rank", 0.0) + beside * _MULTIPLIED * users * ranked * plan.rank
