@@ -128,11 +128,14 @@ def load(name: str, folder: Folder = None) -> "Interactions":
 
 def item_features(name: str) -> "ItemFeatures":
     """Read features of the items of "debian": the words of their descriptions."""
+    import polars as pl
+
     from mrfrec.io.features import read_item_features
 
     if name not in EMBEDDED:
         raise ParameterError("name", f"one of {', '.join(EMBEDDED)}", name)
-    return read_item_features(_tables(name, None)[0], columns={"title": "words"})
+    events = pl.read_parquet(_tables(name, None)[0], columns=["item", "title"])
+    return read_item_features(events.unique(maintain_order=True), columns={"title": "words"})
 
 
 def split(name: str, folder: Folder = None) -> "Split":

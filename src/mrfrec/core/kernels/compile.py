@@ -28,7 +28,7 @@ from typing import Any
 
 import numba
 from numba import njit
-from numba.core import caching, config
+from numba.core import caching, config, types
 
 _log = logging.getLogger(__package__)
 _HERE = Path(__file__).resolve().parent
@@ -47,8 +47,14 @@ def kernel(function: Any) -> Any:
 
 
 def inner(function: Any) -> Any:
-    """Compile a `kernel` that only kernels call: quicker, since Python need not be able to call it."""
-    return _dispatcher(function, _nrt=False, no_rewrites=True, no_cpython_wrapper=True)
+    """Compile a `kernel` that only kernels call: quicker, since Python need not be able to call it.
+
+    For numba each integer constant is a type of its own, for which it would compile the function again.
+    """
+    made = _dispatcher(function, _nrt=False, no_rewrites=True, no_cpython_wrapper=True)
+    of_types = made.get_call_template
+    made.get_call_template = lambda args, kws: of_types([types.unliteral(each) for each in args], kws)
+    return made
 
 
 def array_kernel(function: Any) -> Any:
