@@ -28,7 +28,7 @@ HOME_OF = {
     "threadpoolctl": {"engines/local.py"},
     "polars": rooms("io", "batches features frames id_numbering queries row_reader sources staging tables")
     | rooms("io", "event_weights text")
-    | {"datasets/originals.py"},
+    | {"datasets/__init__.py", "datasets/originals.py"},
     "narwhals": rooms("io", "sources frames"),
     "safetensors": {"io/artifact.py"},
     "nanoarrow": {"io/queries.py"},

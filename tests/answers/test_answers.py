@@ -276,7 +276,7 @@ def test_a_model_says_what_it_was_fitted_on() -> None:
     assert repr(MRF(l2=2.0)) == "MRF(l2=2.0)"
     data = shop(users=1200)
     about = "fitted on 1,200 users × 30 items, dense"
-    assert repr(MRF(l2=2.0).fit(data)).startswith(f"MRF(l2=2.0) {about}, rank_weight=")
+    assert repr(MRF(l2=2.0).fit(data)).startswith(f"MRF(l2=2.0) {about}, user_weight=")
     assert repr(MRF(measure=False).fit(data)) == f"MRF(measure=False) {about}"
     model = MRF.paper(threshold=0.5).fit(data)
     assert repr(model).endswith("items, sparse")

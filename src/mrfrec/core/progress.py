@@ -26,7 +26,8 @@ def part_of(progress: Progress | None, start: float, stop: float, name: str = ""
         nonlocal reached
         words = name + stage if total else f"{name}{stage} ({done:,})"
         share = min(done / total, 1.0) if total else 0.0
-        reached = max(reached, round((start + (stop - start) * share) * _STEPS))
+        # Rounded down: what is not done yet does not look done.
+        reached = max(reached, int((start + (stop - start) * share) * _STEPS + 1e-6))
         progress(words, reached, _STEPS)
 
     return report

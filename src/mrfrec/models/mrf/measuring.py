@@ -80,9 +80,9 @@ class Preparation(NamedTuple):
         return min(self.first + fits + 2 * _RANKED * self.again["novelty"], self.budget)
 
     def share(self, free: Sequence[str]) -> float:
-        """Return the share of the time of the whole fit that measuring takes."""
+        """Return the share of the time of the whole fit that measuring takes, below 1."""
         seconds = self.seconds(free)
-        return seconds / (seconds + self.after)
+        return min(seconds / (seconds + self.after), 0.99)
 
 
 def prepare(
