@@ -35,6 +35,9 @@ def compile_ahead(*, dtypes: Sequence[Literal["float32", "float64"]] = ("float32
     # More items than a tile of the dense model has.
     binary = sp.csr_array((np.arange(300 * 130).reshape(300, 130) % 7 % 3 == 0).astype(np.float32))
     cases = ((binary, 0.0), (binary * np.float32(2.0), 0.5))  # counted in integers; in floats
+    many = sp.csr_array((np.random.default_rng(0).random((600, 20)) < 0.3).astype(np.float32))
+    for dtype, sparsity in product(dtypes, (None, 0.5)):  # measured on held-out users
+        MRF(l2=1.0, user_weight=0.0, sparsity=sparsity, dtype=dtype, threads=1).fit(many)
     for dtype, (X, user_weight) in product(dtypes, cases):
         shared: dict[str, Any] = {"threads": 1, "dtype": dtype}
         settings = {"l2": 1.0, "user_weight": user_weight, **shared}

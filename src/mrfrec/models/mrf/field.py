@@ -248,7 +248,9 @@ class GaussianField(Linear):
             offset=self.offset, plan=plan, rank_weight=rank_weight, threshold=fitted.threshold,
             n_blocks=fitted.n_blocks, pattern=fitted.pattern, values=values, measured=before.measured,
         )  # fmt: skip
-        stages = {**before.stages, **engine.memory.stages}
+        own = engine.memory.stages
+        names = {**before.stages, **own}
+        stages = {name: max(before.stages.get(name, 0), own.get(name, 0)) for name in names}
         new = np.flatnonzero(data.popularity == 0)
         if features is not None and len(new):
             started = time.perf_counter()

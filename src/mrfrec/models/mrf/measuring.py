@@ -51,8 +51,9 @@ _FITS, _RANKINGS = ("l2", *PASSES), ("rank_weight", "novelty")  # a new value of
 _STEPS = {"l2": 4, "user_weight": 2, "feature_weight": 2}  # that are tried mostly
 _FEWEST_STEPS = {"l2": 2, "user_weight": 1, "feature_weight": 1}  # for which there must be time
 _RANKED = 6  # rankings of a fit, mostly
-# How far a step goes. Where long histories count less, there is less data, and the ridge is larger.
-_DIRECTIONS: dict[str, Place] = {"l2": {"l2": 2}, "user_weight": {"user_weight": 1, "l2": 1}}
+# How far a step goes, and which way first. Where long histories count less, there is less data, and the ridge is
+# larger.
+_DIRECTIONS: dict[str, Place] = {"l2": {"l2": -2}, "user_weight": {"user_weight": 1, "l2": 1}}
 _ROUNDS = 2
 # Seconds of one core, as in `costs`: to add a weight to a score, to score an item for a user by a low-rank
 # part, for each of its vectors, to complete a score, to compare it with that of a hidden item, and what else
@@ -113,8 +114,10 @@ def prepare(
         found = Preparation(final, trial, trial is own, held, first, again, after, budget)
         if first + sum(n * again[name] for name, n in _FEWEST_STEPS.items() if name in free) <= budget:
             break
-    # Trials share what takes up to as much room again: a matrix, or the parts of it that blocks need.
-    memory.limit = min(max(final.needed, 2 * plan.needed), limit)
+    # Trials share a matrix, or the parts of it that blocks need, of which each makes a copy.
+    dense = small.itemsize * small.items**2
+    shared = dense if plan.kind == "dense" else plan.needed - plan.least
+    memory.limit = min(max(final.needed, plan.needed + shared), limit)
     return found._replace(final=replace(final, needed=memory.limit))
 
 
