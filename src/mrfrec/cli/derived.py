@@ -76,7 +76,9 @@ class Derived(NamedTuple):
             kind, metavar, _ = _typed(each)
             help_ = _in_shell_words(each.help)
             if self.shows_defaults and each.default is not False and each.default not in (None, "", ()):
-                usual = each.name.replace("_", "-") if each.default is True else each.default
+                usual = each.default
+                if usual is True:
+                    usual = each.name.replace("_", "-") if kind is bool else "yes"
                 help_ += f"  [default: {usual}]"
             option = _SPELLED.get(each.name, _dashed(each.name))
             if kind is bool and "/" not in option and each.default is not False:

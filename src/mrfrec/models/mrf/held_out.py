@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from mrfrec.data.heldout import FEWEST, hashed, hashed_rows, hidden_entries, only_entries
 from mrfrec.data.interactions import Interactions
 
-FEWEST_USERS = 500
+FEWEST_USERS, FEWEST_ASKED = 500, 20
 MOST_SCORES = 200_000_000  # users × items that are ranked; with more items, a sample of them is
 _QUICK_SCORES, _MOST_TIMES = 60_000_000, 5  # a user is asked several times where that takes no more scores
 _SHARE, _MOST_USERS = 0.1, 4000  # of the users
@@ -81,7 +81,7 @@ def held_out(data: Interactions, most_scores: int = MOST_SCORES) -> HeldOut | No
         parts.append((shown[able], hidden[able], able))
     shown, hidden = (sp.csr_array(sp.vstack(each)) for each in list(zip(*parts, strict=True))[:2])
     user = np.unique(np.concatenate([able for *_, able in parts]), return_inverse=True)[1]
-    if not len(user) or not training.nnz:
+    if not training.nnz or not len(user) or user.max() + 1 < FEWEST_ASKED:
         return None
     features = None if data.features is None else data.features.of_used(data.popularity)
     return HeldOut(training, shown, shown[:, ranked], hidden, user, ranked, features)

@@ -25,7 +25,7 @@ from mrfrec.data.interactions import Interactions
 from mrfrec.errors import MemoryPlanError
 from mrfrec.fitted.measured import Goal, Measured, MeasuredValue
 from mrfrec.models.climbing import Place, climb_along
-from mrfrec.models.mrf.held_out import FEWEST_USERS, MOST_SCORES, HeldOut, held_out
+from mrfrec.models.mrf.held_out import FEWEST_ASKED, FEWEST_USERS, MOST_SCORES, HeldOut, held_out
 from mrfrec.models.mrf.trials import PASSES, Trials
 
 if TYPE_CHECKING:
@@ -345,8 +345,10 @@ def measure_before(task: Task, data: Interactions, context: "FitContext") -> Out
     with task.engine() as engine:
         asked = held_out(data, most_scores(engine, task.settings.dtype))
         if asked is None:
-            few = f"nothing measured, which takes {FEWEST_USERS} users and some with 5 items"
-            return Outcome(said=few)
+            few = (
+                f"{FEWEST_USERS} users, and among a tenth of them {FEWEST_ASKED} different ones with 5 items"
+            )
+            return Outcome(said=f"nothing measured, which takes {few}")
         try:
             plan = prepare(asked, data.matrix, task.settings, task.free, engine, context.copied)
             announce(plan.final, engine)
