@@ -51,8 +51,8 @@ _FITS, _RANKINGS = ("l2", *PASSES), ("rank_weight", "novelty")  # a new value of
 _STEPS = {"l2": 4, "user_weight": 2, "feature_weight": 2}  # that are tried mostly
 _FEWEST_STEPS = {"l2": 2, "user_weight": 1, "feature_weight": 1}  # for which there must be time
 _RANKED = 6  # rankings of a fit, mostly
-# How far a step goes, and which way first. Where long histories count less, there is less data, and the ridge is
-# larger.
+# How far a step goes, and which way first. Where long histories count less, there is less data, which wants a
+# larger ridge.
 _DIRECTIONS: dict[str, Place] = {"l2": {"l2": -2}, "user_weight": {"user_weight": 1, "l2": 1}}
 _ROUNDS = 2
 # Seconds of one core, as in `costs`: to add a weight to a score, to score an item for a user by a low-rank
