@@ -10,6 +10,7 @@ print help. So these signatures and docstrings, and nothing else, are parsed fro
 """
 
 import ast
+import builtins
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -38,7 +39,13 @@ _METAVARS: dict[Any, str] = {int: "N", float: "X", Path: "FILE", object: "FILE",
 _METAVARS |= {date: "TIME", Mapping: "LIST", Sequence: "NAMES", Iterable: "ITEMS"}
 _WORDS: dict[str, Any] = {"none": None, "dense": None, "true": True, "false": False, "yes": True, "no": False}
 # What the annotations of the parsed signatures name.
-_TYPES = {**vars(reading_options), "Literal": Literal, "Mapping": Mapping, "Sequence": Sequence}
+_TYPES = {
+    **vars(builtins),
+    **vars(reading_options),
+    "Literal": Literal,
+    "Mapping": Mapping,
+    "Sequence": Sequence,
+}
 
 
 class Declared(NamedTuple):
@@ -111,8 +118,20 @@ def _parsed(source: Unloaded) -> Iterable[Declared]:
     defaults = [*function.args.defaults, *function.args.kw_defaults]
     arguments = [*function.args.args, *function.args.kwonlyargs][-len(defaults) :]
     for argument, default in zip(arguments, defaults, strict=True):
-        kind = eval(ast.unparse(argument.annotation), _TYPES)
+        kind = _named_type(argument.annotation)
         yield Declared(argument.arg, kind, ast.literal_eval(default), described[argument.arg])
+
+
+def _named_type(annotation: Any) -> Any:
+    """Return the type that an annotation in the source names, without running it."""
+    if isinstance(annotation, ast.BinOp):
+        return _named_type(annotation.left) | _named_type(annotation.right)
+    if isinstance(annotation, ast.Subscript):
+        generic, of = _named_type(annotation.value), annotation.slice
+        if generic is Literal:
+            return generic[ast.literal_eval(of)]
+        return generic[tuple(map(_named_type, of.elts)) if isinstance(of, ast.Tuple) else _named_type(of)]
+    return _TYPES[annotation.id] if isinstance(annotation, ast.Name) else ast.literal_eval(annotation)
 
 
 def _descriptions(docstring: str | None) -> dict[str, str]:
