@@ -89,9 +89,10 @@ def fit(
         sizes = sizes.with_rank(plan.rank)
         engine.scratch = sizes.scratch
     engine.memory.require("statistics", sizes.statistics, "Use fewer users or items, or more memory.")
+    sides = stages.made("sides", lambda: statistics.both_sides(X, engine, features))
+    user_weight, feature_weight = settings.user_weight, settings.feature_weight
     moments = stages.made(
-        "moments",
-        lambda: statistics.moments(X, settings.user_weight, engine, features, settings.feature_weight),
+        "moments", lambda: statistics.moments(X, user_weight, engine, features, feature_weight, sides)
     )
     facts = moments.scaled(settings.alpha, center=settings.center)
     l2 = moments.typical_ridge(settings.alpha, settings.center) if plan.l2 == "auto" else plan.l2
@@ -221,9 +222,9 @@ class Reuse:
         """Return the bytes of all results that a fit with these keys does not use."""
         return sum(int(r[0].nbytes) for place, r in self._results.items() if place not in keys.items())
 
-    def drop_all_but(self, stage: str) -> None:
-        """Forget the results of all stages but one."""
-        self._results = {place: r for place, r in self._results.items() if place[0] == stage}
+    def drop_all_but(self, *stages: str) -> None:
+        """Forget the results of all other stages."""
+        self._results = {place: r for place, r in self._results.items() if place[0] in stages}
 
     def drop_besides(self, keys: dict[str, Hashable]) -> None:
         """Forget all results that a fit with these keys does not use."""
@@ -239,6 +240,7 @@ class _Stages:
         scaling = (settings.alpha, *rows, settings.center)
         entries = (*scaling, settings.threshold, settings.sparsity, settings.max_neighbors)
         self.keys: dict[str, Hashable] = {
+            "sides": settings.feature_weight > 0,
             "moments": rows,
             "low_rank": (settings.rank, settings.dtype),
             "matrix": (*scaling, settings.dtype),

@@ -68,6 +68,20 @@ class Statistics:
 
 
 @dataclass(frozen=True)
+class Sides:
+    """Both sides of X without its values: what does not depend on the weights of users and features."""
+
+    user_ptr: npt.NDArray[np.int64]
+    X: kernels.Incidence
+    popularity: npt.NDArray[np.int64]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays that are not those of the matrix."""
+        return sum(int(array.nbytes) for array in (*self.X[2:5], self.popularity))
+
+
+@dataclass(frozen=True)
 class Moments:
     """Both sides of X and the sums of its columns: what does not depend on alpha and centering."""
 
@@ -81,8 +95,8 @@ class Moments:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays that are not those of the matrix."""
-        own = (*self.X[1:5], self.popularity, self.mu, self.squares, self.v, self.of_features)
+        """Bytes of the arrays that are neither those of the matrix nor of `Sides`."""
+        own = (self.X.values, self.mu, self.squares, self.v, self.of_features)
         return sum(int(array.nbytes) for array in own)
 
     def typical_ridge(self, alpha: float, center: bool) -> float:
@@ -125,29 +139,40 @@ def is_binary(X: sp.csr_array, user_weight: float, features: sp.csr_array | None
     return user_weight == 0.0 and features is None and bool((X.data == 1).all())
 
 
-def moments(
-    X: sp.csr_array,
-    user_weight: float,
-    engine: Engine,
-    features: sp.csr_array | None = None,
-    feature_weight: float = 0.0,
-) -> Moments:
-    """Transpose X and add up its columns; with features, X and these.
-
-    ω² is `feature_weight`² times the mean square of an entry of X, so that it has no unit.
-    """
-    n_users, m = X.shape
+def both_sides(X: sp.csr_array, engine: Engine, features: sp.csr_array | None = None) -> Sides:
+    """Transpose X; with features, X and these."""
+    m = X.shape[1]
     user_ptr = X.indptr.astype(np.int64, copy=False)
     items = X.indices.astype(np.int32, copy=False).view(np.uint32)
-    alike, of_features, further = bool((X.data == 1).all()), np.zeros(m), np.zeros(m, np.int64)
-    with engine.stage("statistics", 1):
+    alike, further = bool((X.data == 1).all()), np.zeros(m, np.int64)
+    with engine.stage("statistics", 2, (0, 1)):
         if features is not None:
             user_ptr = np.concatenate([user_ptr, user_ptr[-1] + features.indptr[1:]])
             items = np.concatenate([items, features.indices.astype(np.uint32)])
             further = np.bincount(features.indices, minlength=m)
             alike = alike and _rows_are_even(features)
         item_ptr, begin, rank = transposed(user_ptr, items, m, engine)
-        popularity = np.diff(item_ptr) - further
+    incidence = kernels.Incidence(items, np.empty(0), item_ptr, begin, rank, alike)
+    return Sides(user_ptr, incidence, np.diff(item_ptr) - further)
+
+
+def moments(
+    X: sp.csr_array,
+    user_weight: float,
+    engine: Engine,
+    features: sp.csr_array | None = None,
+    feature_weight: float = 0.0,
+    sides: Sides | None = None,
+) -> Moments:
+    """Add up the columns of X; with features, of X and these. Without `sides`, transpose first.
+
+    ω² is `feature_weight`² times the mean square of an entry of X, so that it has no unit.
+    """
+    n_users, m = X.shape
+    sides = sides or both_sides(X, engine, features)
+    user_ptr, items, popularity = sides.user_ptr, sides.X.items, sides.popularity
+    of_features = np.zeros(m)
+    with engine.stage("statistics", 2, (1, 2)):
         if is_binary(X, user_weight, features):
             n = float(n_users)
             values = np.empty(0)
@@ -173,8 +198,7 @@ def moments(
             scale = feature_weight * (squares.sum() / popularity.sum()) ** 0.5
             values[X.nnz :] = scale * features.data
             of_features = np.bincount(features.indices, (scale * features.data) ** 2, m)
-    both_sides = kernels.Incidence(items, values, item_ptr, begin, rank, alike)
-    return Moments(n, both_sides, popularity, mu, squares, v, of_features)
+    return Moments(n, sides.X._replace(values=values), popularity, mu, squares, v, of_features)
 
 
 def _rows_are_even(X: sp.csr_array) -> bool:

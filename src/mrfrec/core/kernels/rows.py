@@ -80,13 +80,12 @@ def scale_users(user_ptr, factor, x):
 def hash_columns(X, first, last, hashes):
     """Compute a hash of the users and values of each item."""
     prime = uint64(0x9E3779B97F4A7C15)
-    binary = len(X.values) == 0
     for i in range(first, last):
         h = prime
         for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
             h = (h ^ uint64(X.begin[t])) * prime
             h ^= h >> uint64(29)
-            if not binary:
+            if not X.alike:
                 value = X.values[uint64(X.begin[t]) + uint64(X.rank[t])]
                 h = (h ^ np.float64(value).view(np.uint64)) * prime
                 h ^= h >> uint64(32)
@@ -104,10 +103,7 @@ def _same_column(X, i, j):
         start = uint64(X.begin[p + t])
         if start != uint64(X.begin[q + t]):
             return False
-        if (
-            len(X.values)
-            and X.values[start + uint64(X.rank[p + t])] != X.values[start + uint64(X.rank[q + t])]
-        ):
+        if not X.alike and X.values[start + uint64(X.rank[p + t])] != X.values[start + uint64(X.rank[q + t])]:
             return False
     return True
 

@@ -28,6 +28,7 @@ class HeldOut:
         np.int64
     ]  # of each question: a user may be asked several times, with other items hidden
     ranked: npt.NDArray[np.int64]
+    popularity: npt.NDArray[np.int64]  # of all items, among those trained on
     features: sp.csr_array | None = None  # of all items
 
     @property
@@ -60,10 +61,12 @@ def held_out(data: Interactions, most_scores: int = MOST_SCORES) -> HeldOut | No
     of_item = hashed(data.items, np.arange(m))
     asked, trains = _choose(X, of_item)
     training = X[np.flatnonzero(trains)]
+    others = X[np.flatnonzero(~trains)]
+    popularity = data.popularity - np.bincount(others.indices, minlength=m)
     of_row = hashed(data.users, asked)
     ranked = np.sort(np.argsort(of_item, kind="stable")[: max(most_scores // max(len(asked), 1), 1)])
     known = np.zeros(m, np.bool_)
-    known[ranked] = np.bincount(training.indices, minlength=m)[ranked] > 0
+    known[ranked] = popularity[ranked] > 0
     # Hide known items that are ranked: a fifth of all that the user has, or as many as there are.
     histories = X[asked]
     can = known[histories.indices]
@@ -84,7 +87,7 @@ def held_out(data: Interactions, most_scores: int = MOST_SCORES) -> HeldOut | No
     if not training.nnz or not len(user) or user.max() + 1 < FEWEST_ASKED:
         return None
     features = None if data.features is None else data.features.of_used(data.popularity)
-    return HeldOut(training, shown, shown[:, ranked], hidden, user, ranked, features)
+    return HeldOut(training, shown, shown[:, ranked], hidden, user, ranked, popularity, features)
 
 
 def _choose(

@@ -41,15 +41,16 @@ class Trials:
         self._histories, self._seen, self._hidden = (
             for_kernels(Rows.of(X), self._base.dtype) for X in (asked.shown, asked.seen, asked.hidden)
         )
-        self._popularity = np.bincount(asked.training.indices, minlength=asked.shown.shape[1])
         self._tasks = ranges(0, shape[0], _USERS_AT_ONCE)
 
     def usual_ridge(self, user_weight: float) -> float:
         """Return the l2 that "auto" starts from, to three digits; it is that of the users alone."""
         settings = self._settings
-        moments = statistics.moments(self._asked.training, user_weight, self._engine)
+        sides = statistics.both_sides(self._asked.training, self._engine)
+        moments = statistics.moments(self._asked.training, user_weight, self._engine, sides=sides)
         if self._asked.features is None:  # the first fit needs the same
             self._passed = user_weight, 0.0
+            self._reuse.put("sides", False, sides, {})
             self._reuse.put("moments", self._passed, moments, {})
         return float(f"{moments.typical_ridge(settings.alpha, settings.center):.3g}")
 
@@ -57,8 +58,8 @@ class Trials:
         """Fit with these values of l2 and of `PASSES`, and score the held-out users."""
         asked, engine = self._asked, self._engine
         passed = tuple(values[name] for name in PASSES)
-        if passed != self._passed:  # what earlier fits share is of no more use, and makes room
-            self._reuse.drop_all_but("low_rank")
+        if passed != self._passed:  # most of what earlier fits share is of no more use, and makes room
+            self._reuse.drop_all_but("low_rank", "sides")
             self._passed = passed
         user_weight, feature_weight = passed
         settings = replace(
@@ -105,7 +106,7 @@ class Trials:
     def rank(self, rank_weight: float, novelty: float) -> Floats:
         """Return the metric of each held-out user, by the scores of the latest fit."""
         asked, dtype = self._asked, self._base.dtype
-        factors = novelty_factors(self._popularity, novelty, asked.ranked).astype(dtype)
+        factors = novelty_factors(asked.popularity, novelty, asked.ranked).astype(dtype)
         low = self._base if self._low is None else self._low
         weight = dtype.type(0.0 if self._low is None else rank_weight * self._spread)
         places = np.empty(asked.hidden.nnz, np.int64)
