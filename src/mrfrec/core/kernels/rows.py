@@ -130,23 +130,30 @@ _LINE = 64  # bytes of a cache line
 
 
 @inner
+def _ask_for(array, first, count):
+    """Prefetch a part of an array, which may end beyond it."""
+    address = array.ctypes.data + array.itemsize * np.int64(first)
+    stop = address + array.itemsize * np.int64(count)
+    while address < stop:
+        prefetch(address)
+        address += _LINE
+
+
+@inner
 def add_firsts(X, counts, i, accumulator):
     """Add the first items of each user of item i, `counts` of them, times the user's value of i.
 
     With the lengths of the histories that is row i of XᵀX, with the ranks of i the part before its diagonal.
     Histories lie all over memory, and are asked for a few users ahead to save most of the waiting.
     """
-    here, width = X.items.ctypes.data, X.items.itemsize
     end = uint64(len(X.begin))
     binary = len(X.values) == 0
     for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
         soon = t + uint64(_AHEAD)
         if soon < end:
-            address = here + width * np.int64(X.begin[soon])
-            stop = address + width * np.int64(counts[soon])
-            while address < stop:
-                prefetch(address)
-                address += _LINE
+            _ask_for(X.items, X.begin[soon], counts[soon])
+            if not binary:  # in every entry, the user's value of item i included, or only in the first
+                _ask_for(X.values, X.begin[soon], 1 if X.alike else counts[soon] + 1)
         start, count = uint64(X.begin[t]), uint64(counts[t])
         if binary:
             for q in range(start, start + count):
