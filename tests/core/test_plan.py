@@ -55,6 +55,17 @@ def test_choices_and_advice_within_a_limit_are_not_refused(limit: int, parameter
     assert max(model.memory_plan_.values()) <= model.plan_.needed <= limit * 10**6
 
 
+def test_a_refusal_names_the_model_that_needs_least() -> None:
+    X, refused = data(600, 50, 9_000), {}
+    for sparsity in ("dense", "auto"):
+        with pytest.raises(MemoryPlanError) as caught:
+            MRF(sparsity=sparsity, memory_limit="1MB").planned(X)
+        refused[sparsity] = caught.value
+    assert "(dense)" in str(refused["auto"])
+    assert refused["auto"].needed == refused["dense"].needed
+    assert MRF(memory_limit=refused["auto"].needed).planned(X).kind == "dense"
+
+
 def test_what_is_kept_for_further_fits_is_counted_and_dropped_where_it_stands_in_the_way() -> None:
     interactions, reuse = Interactions(data()), {}  # type: ignore[var-annotated]
     alone = MRF.paper(sparsity=0.02).fit(interactions)

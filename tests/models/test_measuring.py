@@ -10,8 +10,9 @@ import scipy.sparse as sp
 
 import mrfrec
 from mrfrec import MRF, Interactions, ParameterError
-from mrfrec.core import fitting
+from mrfrec.core import fitting, statistics
 from mrfrec.core.metrics import of_places
+from mrfrec.core.plan import Sizes
 from mrfrec.evaluation import by_hash, compare, evaluate
 from mrfrec.evaluation.metrics import Lists, parse
 from mrfrec.evaluation.report import of_comparison
@@ -210,6 +211,16 @@ def test_trials_take_no_longer_than_the_budget_by_their_estimate(
     assert [bool(each.left_out) for each in found] == [count < trials[0] for count in trials]
 
 
+def test_trials_transpose_the_data_once(data: Interactions, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    both_sides = statistics.both_sides
+    monkeypatch.setattr(statistics, "both_sides", lambda X, *a: calls.append(X) or both_sides(X, *a))
+    fits = fits_of(monkeypatch)
+    MRF().fit(data)
+    assert len({settings.user_weight for settings, _ in fits}) > 1
+    assert len(calls) == 2  # for the trials, and for the fit
+
+
 def test_a_gain_by_chance_is_not_quoted() -> None:
     rng = np.random.default_rng(0)
     naively, honest = [], []
@@ -275,10 +286,12 @@ def test_without_measuring_the_start_values_are_used(data: Interactions) -> None
 
 def test_few_users_or_nothing_to_hide_is_no_measurement_and_the_plan_says_so() -> None:
     X = random_matrix(5, users=FEWEST_USERS - 1)
-    for few in (X, np.eye(USERS)[:, :30], np.ones((USERS, 3))):
+    different = "20 different histories of 5 or more items"
+    alike = np.repeat(X[:1], USERS, axis=0)
+    for few, takes in ((X, "500 users"), (np.eye(USERS)[:, :30], different), (alike, different)):
         model = MRF().fit(sp.csr_array(few))
         assert model.measured_ is None
-        assert "nothing measured, which takes 500 users" in model.plan_.reason
+        assert f"nothing measured, which takes {takes}" in model.plan_.reason
 
 
 def test_little_memory_is_no_measurement_and_the_plan_says_so(
@@ -289,6 +302,24 @@ def test_little_memory_is_no_measurement_and_the_plan_says_so(
     assert limited.measured_ is None
     assert "memory is too small" in limited.plan_.reason
     assert MRF(memory_limit="2GB").fit(data).plan_.needed > 10**9
+
+
+def test_no_room_for_a_low_rank_part_leaves_rank_weight_out_and_the_plan_says_so(
+    data: Interactions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "rank_weight not measured: memory is too small for a low-rank part"
+    assert said not in MRF().fit(data).plan_.reason
+    low_rank = Sizes.low_rank
+    monkeypatch.setattr(Sizes, "low_rank", lambda *given: low_rank(*given) + 10**9)
+    found = MRF(memory_limit="900MB").fit(data)
+    assert "rank_weight" not in measured(found).values
+    assert said in found.plan_.reason
+
+
+def test_values_too_small_for_a_low_rank_part_have_none(data: Interactions) -> None:
+    found = MRF().fit(1e-20 * data.matrix.astype(np.float64))  # warnings are errors
+    assert found.rank_weight_ == 0
+    assert np.isfinite(found.weights_).all()
 
 
 def test_a_bad_start_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

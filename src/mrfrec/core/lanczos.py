@@ -90,9 +90,8 @@ def sides(X: "sp.csr_array", dtype: str) -> tuple[list[tuple[Side, Side]], Array
     n, m = X.shape
     binary = bool((X.data == 1).all())
     squares, of_users = sums_of_squares(X)
-    with np.errstate(divide="ignore"):
-        a = np.where(squares > 0, squares**-0.5, 0.0).astype(dtype)
-        w = np.where(of_users > 0, 1.0 / of_users, 0.0).astype(dtype)
+    a = power(squares, -0.5, dtype)
+    w = power(of_users, -1.0, dtype)
     data = np.ones(X.nnz, np.int8) if binary else X.data.astype(dtype, copy=False)
 
     def side(ptr: Array, rows: Array, values: Array, weight: Array) -> Side:
@@ -119,6 +118,12 @@ def sides(X: "sp.csr_array", dtype: str) -> tuple[list[tuple[Side, Side]], Array
 def users_at_once(n: int) -> int:
     """Return how many of n users a part of X has; parts are few, since each has a pointer per item."""
     return max(_USERS_AT_ONCE, -(-n // _MOST_PARTS))
+
+
+def power(squares: Array, exponent: float, dtype: str) -> Array:
+    """Raise sums of squares to a power from −1 to 0; 0 where the type cannot hold the inverse."""
+    held = squares > np.finfo(dtype).tiny
+    return np.power(squares, exponent, out=np.zeros(len(squares)), where=held).astype(dtype)
 
 
 def sums_of_squares(X: "sp.csr_array") -> tuple[Array, Array]:

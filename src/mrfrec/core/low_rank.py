@@ -99,7 +99,6 @@ def leading_directions(X: "sp.csr_array", rank: int, dtype: str, engine: Engine)
     with engine.stage("low rank", lanczos.basis_size(rank, X.shape[1])[1]):
         U = lanczos.leading_vectors(X, rank, dtype, engine)
         squares = lanczos.sums_of_squares(X)[0]
-        with np.errstate(divide="ignore"):
-            left = np.where(squares > 0, 1.0 / squares, 0.0).astype(dtype)
+        left = lanczos.power(squares, -1.0, dtype)
         # An item without users has a zero in each direction, and so in V.
         return LowRank(np.ascontiguousarray((U * np.sqrt(squares).astype(dtype)).T, dtype=dtype), left)

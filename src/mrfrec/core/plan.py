@@ -301,10 +301,10 @@ def _choose(settings: Settings, sizes: Sizes, largest: float, with_low_rank: boo
         neighbors = _FEW_NEIGHBORS
         few = f"{sizes.users:,} users" if sizes.users < m else f"{sizes.pairs / m:.1f} users per item"
         reason = f"{few} are too few for the covariances of all pairs of {m:,} items"
-    elif sizes.dense > sizes.limit:
-        reason = f"the closed form of {m:,} items would need {human_bytes(sizes.dense)}"
+    elif sizes.dense <= max(sizes.limit, sizes.sparse(2 * m, settings.max_neighbors, settings.r)):
+        return dense, f"{m:,} items fit the closed form"  # or else no model does, and a sparse one needs more
     else:
-        return dense, f"{m:,} items fit the closed form"
+        reason = f"the closed form of {m:,} items would need {human_bytes(sizes.dense)}"
     sparsity = min(neighbors / m, 1.0)
     if sparsity > largest:  # if not even two neighbours fit, the refusal says what these need
         sparsity = _round_down(largest) if largest * m >= 2 else min(2 / m, 1.0)

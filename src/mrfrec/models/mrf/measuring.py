@@ -21,6 +21,7 @@ from mrfrec.core.engine import STAGE_NAMES, Engine
 from mrfrec.core.metrics import mean_and_error
 from mrfrec.core.plan import Plan, Settings, Sizes, decide
 from mrfrec.core.progress import Progress, part_of
+from mrfrec.data.heldout import FEWEST
 from mrfrec.data.interactions import Interactions
 from mrfrec.errors import MemoryPlanError
 from mrfrec.fitted.measured import Goal, Measured, MeasuredValue
@@ -345,10 +346,9 @@ def measure_before(task: Task, data: Interactions, context: "FitContext") -> Out
     with task.engine() as engine:
         asked = held_out(data, most_scores(engine, task.settings.dtype))
         if asked is None:
-            few = (
-                f"{FEWEST_USERS} users, and among a tenth of them {FEWEST_ASKED} different ones with 5 items"
-            )
-            return Outcome(said=f"nothing measured, which takes {few}")
+            takes = f"{FEWEST_ASKED} different histories of {FEWEST} or more items among a tenth of the users"
+            takes = f"{FEWEST_USERS} users" if data.n_users < FEWEST_USERS else takes
+            return Outcome(said=f"nothing measured, which takes {takes}")
         try:
             plan = prepare(asked, data.matrix, task.settings, task.free, engine, context.copied)
             announce(plan.final, engine)
@@ -365,7 +365,10 @@ def measure_before(task: Task, data: Interactions, context: "FitContext") -> Out
             return Outcome(said="nothing measured, for which memory is too small")
     seconds = time.perf_counter() - began
     _log.info("%s, in %.1f s", measured, seconds)
-    return Outcome(measured, str(measured), seconds, plan.final, engine.memory.stages, share)
+    said = str(measured)
+    if free != task.free:
+        said += "; rank_weight not measured: memory is too small for a low-rank part"
+    return Outcome(measured, said, seconds, plan.final, engine.memory.stages, share)
 
 
 def announce(plan: Plan, engine: Engine) -> None:
