@@ -214,7 +214,12 @@ def test_trials_take_no_longer_than_the_budget_by_their_estimate(
 def test_trials_transpose_the_data_once(data: Interactions, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     both_sides = statistics.both_sides
-    monkeypatch.setattr(statistics, "both_sides", lambda X, *a: calls.append(X) or both_sides(X, *a))
+
+    def noted(*given: Any) -> Any:
+        calls.append(given)
+        return both_sides(*given)
+
+    monkeypatch.setattr(statistics, "both_sides", noted)
     fits = fits_of(monkeypatch)
     MRF().fit(data)
     assert len({settings.user_weight for settings, _ in fits}) > 1

@@ -68,7 +68,7 @@ class Statistics:
 
 
 @dataclass(frozen=True)
-class Sides:
+class BothSides:
     """Both sides of X without its values: what does not depend on the weights of users and features."""
 
     user_ptr: npt.NDArray[np.int64]
@@ -95,7 +95,7 @@ class Moments:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays that are neither those of the matrix nor of `Sides`."""
+        """Bytes of the arrays that are neither those of the matrix nor of `BothSides`."""
         own = (self.X.values, self.mu, self.squares, self.v, self.of_features)
         return sum(int(array.nbytes) for array in own)
 
@@ -139,7 +139,7 @@ def is_binary(X: sp.csr_array, user_weight: float, features: sp.csr_array | None
     return user_weight == 0.0 and features is None and bool((X.data == 1).all())
 
 
-def both_sides(X: sp.csr_array, engine: Engine, features: sp.csr_array | None = None) -> Sides:
+def both_sides(X: sp.csr_array, engine: Engine, features: sp.csr_array | None = None) -> BothSides:
     """Transpose X; with features, X and these."""
     m = X.shape[1]
     user_ptr = X.indptr.astype(np.int64, copy=False)
@@ -153,7 +153,7 @@ def both_sides(X: sp.csr_array, engine: Engine, features: sp.csr_array | None = 
             alike = alike and _rows_are_even(features)
         item_ptr, begin, rank = transposed(user_ptr, items, m, engine)
     incidence = kernels.Incidence(items, np.empty(0), item_ptr, begin, rank, alike)
-    return Sides(user_ptr, incidence, np.diff(item_ptr) - further)
+    return BothSides(user_ptr, incidence, np.diff(item_ptr) - further)
 
 
 def moments(
@@ -162,7 +162,7 @@ def moments(
     engine: Engine,
     features: sp.csr_array | None = None,
     feature_weight: float = 0.0,
-    sides: Sides | None = None,
+    sides: BothSides | None = None,
 ) -> Moments:
     """Add up the columns of X; with features, of X and these. Without `sides`, transpose first.
 
