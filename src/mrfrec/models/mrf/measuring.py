@@ -233,13 +233,11 @@ class _Exploration:
             return _Tried(place, tried, self.metrics[key])
 
         start = {name: self.axes[name].index(self.first[name]) for name in axes}
+        # Each fit is judged by the rankings that suit it: a smaller ridge wants less novelty.
         place = start if best is None else best.place
+        place, _ = climb_along({name: {name: 1} for name in axes}, place, ranked, _is_better, _ROUNDS)
         reached = ranked(place)
         assert reached is not None
-        if _is_better(reached, best):  # else other rankings are not worth a look
-            place, _ = climb_along({name: {name: 1} for name in axes}, place, ranked, _is_better, _ROUNDS)
-            reached = ranked(place)
-            assert reached is not None
         return reached
 
 
