@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core import costs
-from mrfrec.core.engine import Array, Engine, Floats, split_evenly
+from mrfrec.core.engine import Array, Engine, Floats, ranges, split_evenly
 from mrfrec.core.kernels import blocks as kernels
 from mrfrec.core.kernels.blocks import Blocks
 from mrfrec.core.kernels.intrinsics import lapack
@@ -32,6 +32,7 @@ from mrfrec.core.schedule import Schedule
 from mrfrec.core.statistics import Statistics, not_positive_definite, transposed
 
 _PER_MEMBER, _PER_KIND = 8, 20  # bytes an item, and a kind, of a block takes beside its part of XᵀX
+_COPIED = 1 << 22  # numbers that a thread copies at one time
 
 
 @dataclass(frozen=True)
@@ -130,14 +131,14 @@ def estimate_weights(
     held += 24 * TRANSPOSE_PARTS * m
     memory.require("rows", held + 2 * (4 + itemsize) * len(columns), advice)
     held += max(engine.scratch, 2 * int(kinds.max()) ** 2 * itemsize)
-    ranges = batches(block_bytes, worthwhile, held, engine, advice)
+    batch_ranges = batches(block_bytes, worthwhile, held, engine, advice)
     additions = 2.0 * float(statistics.X.rank.sum(dtype=np.int64)) + len(statistics.X.items)
-    expected = costs.of_blocks(kinds, targets, len(ranges) * additions, engine.accelerator is not None)
+    expected = costs.of_blocks(kinds, targets, len(batch_ranges) * additions, engine.accelerator is not None)
     if engine.task_memory is not None:  # the workers gather and solve
         expected = {"gather": 0.0, "solve": 0.0, "blocks": sum(expected.values())}
     # The largest blocks come first. A device counts each block; here all steps of a range take the same time.
     spent = np.concatenate([[0.0], np.cumsum(kinds**2.5)])
-    ends = np.array([0, *(last for _, last in ranges)]) if here else np.arange(len(spent))
+    ends = np.array([0, *(last for _, last in batch_ranges)]) if here else np.arange(len(spent))
     marks = np.linspace(0, len(kinds), 101)
     engine.expect(expected, (np.interp(marks, ends, spent[ends]) / spent[-1]).tolist())
 
@@ -162,12 +163,14 @@ def estimate_weights(
         add(solved[0] or lay_out(layout, *some, engine, estimates_alone=True), solved[1])
 
     def gather() -> Gathered:
-        batch = lay_out(layout, *ranges[0], engine)
+        batch = lay_out(layout, *batch_ranges[0], engine)
         return Gathered(batch, gather_blocks(statistics, dtype, batch, engine))
 
-    if keep and here and len(ranges) == 1 and held + 2 * int(block_bytes.sum()) <= memory.limit:
+    if keep and here and len(batch_ranges) == 1 and held + 2 * int(block_bytes.sum()) <= memory.limit:
         gathered = keep(gather)
-        store = gathered.store.copy()
+        store = np.empty_like(gathered.store)
+        pieces = [slice(*piece) for piece in ranges(0, len(store), _COPIED)]
+        engine.run(lambda piece: np.copyto(store[piece], gathered.store[piece]), pieces)
         solve_blocks(statistics, ridge, gathered.batch, store, engine)
         add(gathered.batch, store)
         del store
@@ -175,7 +178,8 @@ def estimate_weights(
         solve = solve_range if engine.task_memory is None else solve_elsewhere
         function = partial(solve, statistics, ridge, dtype, layout)
         with nullcontext() if engine.task_memory is None else engine.stage("blocks", len(schedule)):
-            engine.fold("blocks", function, ranges, add_solved, [last - first for first, last in ranges])
+            sizes = [last - first for first, last in batch_ranges]
+            engine.fold("blocks", function, batch_ranges, add_solved, sizes)
 
     with engine.stage("weights", m):
         engine.run(

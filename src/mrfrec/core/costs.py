@@ -1,8 +1,10 @@
 """About how long the stages of a fit take compared with each other, for progress that tells the time left.
 
-The constants are seconds of one core, measured on data of 7,000 to 41,000 items (Anime, MovieTweetings,
-Gowalla, MTG). Only their ratios matter.
+The constants are seconds of one core at 2.1 GHz, measured on data of 5,000 to 41,000 items (Debian, Gowalla,
+Yelp2018, MTG, MSD-shaped). Mostly their ratios matter.
 """
+
+import math
 
 import numpy as np
 import numpy.typing as npt
@@ -10,16 +12,21 @@ import numpy.typing as npt
 from mrfrec.core.lanczos import basis_size
 from mrfrec.core.plan import Plan, Settings, Sizes
 
-_ADDITION = 1.6e-9  # of a product of two values to an entry of S
-_ENTRY = 1.0e-9  # to look at an entry of a row of S
-_CUBE = 5.3e-12  # per m³, of each of the three steps of the closed form
-_GATHERED = 3.0e-9  # per entry of a block
-_SOLVED = 2.5e-10  # per k^2.5, for a block of k items
-_COLUMN = 3.0e-11  # per k², for a column that a block estimates
-_PAIR = 5.0e-8  # to count and transpose a pair
-_KEPT = 5.0e-8  # to bring an entry of B into its place
+_ADDITION = 6e-10  # of a product of two values to an entry of S
+_ENTRY = 5e-10  # to look at an entry of a row of S
+_CUBE = 2.8e-12  # per m³, of each of the three steps of the closed form
+_COLUMNS = 1.8e-10  # to multiply a pair by a column of the low-rank part's basis
+_GATHERED = 2.2e-9  # per entry of a block
+_SOLVED, _SOLVED_CUBE = 2.5e-9, 3e-12  # per k² and per k³, for a block of k items
+_COLUMN = 1.5e-11  # per k², for a column that a block estimates
+_PAIR = 4.0e-8  # to count and transpose a pair
+_KEPT = 3.0e-8  # to bring an entry of B into its place
 _ON_DEVICE = 0.05  # what a GPU takes of the time of a stage
-_BESIDE_DEVICE = 0.25  # and what a processor with several cores takes beside it
+_ENTRY_ON_DEVICE = 0.006  # of looking at entries, which its memory is fast at
+_BLOCKS_ON_DEVICE = 0.025  # of blocks, and seconds for each of these
+_EACH_BLOCK_ON_DEVICE = 1.0e-6
+_PAIR_TO_DEVICE = 2.0e-8  # seconds to send a pair there
+_BESIDE_DEVICE = 0.5  # what a processor with several cores takes beside it
 SOLVING = ("solve", "rows", "factorise", "invert factor", "multiply factor", "weights")
 """The stages of a fit that another ridge changes."""
 _UNKNOWN_NEIGHBORS = 100  # of an item, before a threshold has shown how many there are
@@ -36,8 +43,9 @@ def of_fit(plan: Plan, settings: Settings, sizes: Sizes, additions: float, devic
     costs = {"statistics": beside * _PAIR * sizes.pairs}
     if plan.rank:
         columns = basis_size(plan.rank, m)[1]
-        costs["low rank"] = here * 6e-10 * columns * (sizes.pairs + m * columns)
-        costs["finish"] = beside * 1.6e-7 * plan.rank * m
+        costs["low rank"] = here * _COLUMNS * columns * (sizes.pairs + m * columns)
+        costs["low rank"] += device * _PAIR_TO_DEVICE * sizes.pairs
+        costs["finish"] = beside * 5e-8 * plan.rank * m
     if plan.kind == "dense":
         cube = here * _CUBE * float(m) ** 3
         steps = dict.fromkeys(("factorise", "invert factor", "multiply factor"), cube)
@@ -46,18 +54,22 @@ def of_fit(plan: Plan, settings: Settings, sizes: Sizes, additions: float, devic
             **costs,
             "matrix": matrix,
             **steps,
-            "weights": here * 3e-9 * m * m,
-            "finish": beside * 1e-9 * m * m,
+            "weights": here * 2.2e-9 * m * m,
+            "finish": beside * 3e-10 * m * m,
         }
     k = _UNKNOWN_NEIGHBORS if plan.sparsity is None else plan.sparsity * m
     k = min(k, settings.max_neighbors, m)
-    mean = max(k, min(settings.max_neighbors, m) / 2)  # neighbours of a neighbour: 315, 582 and 755 were seen
+    mean = max(k, min(settings.max_neighbors, m) / 3)  # neighbours of a neighbour: 266 to 755 were seen
     heads = 1 / (1 + settings.r * k / 6)  # share of the items that head a block
     stored = heads * m * k * mean
-    costs["pattern"] = here * (_ADDITION * additions + _ENTRY * m * m)
-    costs["gather"] = here * (_ADDITION * additions + _GATHERED * stored)
-    costs["solve"] = here * 1.1 * _SOLVED * stored * mean**0.5
-    costs["rows"] = beside * _KEPT * k * m
+    costs["pattern"] = here * _ADDITION * additions + (_ENTRY_ON_DEVICE if device else 1.0) * _ENTRY * m * m
+    batches = math.ceil(
+        0.5 * sizes.itemsize * stored / sizes.worthwhile_batch
+    )  # each is a pass over the data
+    of_blocks, each = (_BLOCKS_ON_DEVICE, _EACH_BLOCK_ON_DEVICE * heads * m) if device else (1.0, 0.0)
+    costs["gather"] = here * batches * _ADDITION * additions + of_blocks * _GATHERED * stored + each
+    costs["solve"] = of_blocks * stored * (_SOLVED + _SOLVED_CUBE * mean) + each
+    costs["rows"] = _KEPT * k * m
     return costs
 
 
@@ -73,7 +85,8 @@ def of_blocks(
 
     `additions` are those of all passes over the data.
     """
-    k, here = kinds.astype(np.float64), _ON_DEVICE if device else 1.0
-    gather = _ADDITION * additions + _GATHERED * float((k**2).sum())
-    solve = _SOLVED * float((k**2.5).sum()) + _COLUMN * float((targets * k**2).sum())
-    return {"gather": here * gather, "solve": here * solve}
+    k, each = kinds.astype(np.float64), _EACH_BLOCK_ON_DEVICE * len(kinds) if device else 0.0
+    passes, of_blocks = (_ON_DEVICE, _BLOCKS_ON_DEVICE) if device else (1.0, 1.0)
+    gather = passes * _ADDITION * additions + of_blocks * _GATHERED * float((k**2).sum())
+    solve = of_blocks * float((k**2 * (_SOLVED + _SOLVED_CUBE * k + _COLUMN * targets)).sum())
+    return {"gather": gather + each, "solve": solve + each}

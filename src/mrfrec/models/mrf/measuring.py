@@ -57,9 +57,10 @@ _RANKED = 6  # rankings of a fit, mostly
 _DIRECTIONS: dict[str, Place] = {"l2": {"l2": -2}, "user_weight": {"user_weight": 1, "l2": 1}}
 _ROUNDS = 2
 # Seconds of one core, as in `costs`: to add a weight to a score, to score an item for a user by a low-rank
-# part, for each of its vectors, to complete a score, to compare it with that of a hidden item, and what else
-# a trial takes.
-_ADDED, _MULTIPLIED, _COMPLETED, _COMPARED, _EACH = 5e-10, 5e-11, 1e-9, 2.5e-10, 0.08
+# part, for each of its vectors, to complete a score, to compare it with that of a hidden item, what else a
+# trial takes, and to hold out users, for each pair.
+_ADDED, _MULTIPLIED, _COMPLETED, _COMPARED, _EACH = 5e-10, 5e-11, 6e-10, 1.5e-10, 0.15
+_HELD_OUT = 2e-8
 _LEAST_BUDGET = 15.0  # seconds of one core: about ten on two that are slow
 _LEAST_ON_DEVICE = 8.0
 
@@ -144,11 +145,13 @@ def _costs_of(
     added = beside * _ADDED * (asked.shown.nnz * neighbors + users * ranked)
     rank = beside * ranked * (_COMPLETED * users + _COMPARED * asked.hidden.nnz)
     scored = added + _RANKED * rank + _EACH
-    solving = sum(fit.get(stage, 0.0) for stage in costs.SOLVING)
+    again = ("gather", *costs.SOLVING) if on_device else costs.SOLVING  # it keeps no blocks
+    solving = sum(fit.get(stage, 0.0) for stage in again)
     passing = sum(cost for stage, cost in fit.items() if stage not in ("low rank", "finish"))
     low = fit.get("low rank", 0.0) + beside * _MULTIPLIED * users * ranked * plan.rank
-    again = {"l2": solving + scored, **dict.fromkeys(PASSES, passing + scored)}
-    return passing + low + scored, {**again, **dict.fromkeys(_RANKINGS, rank)}
+    another = {"l2": solving + scored, **dict.fromkeys(PASSES, passing + scored)}
+    first = _HELD_OUT * sizes.pairs + passing + low + scored
+    return first, {**another, **dict.fromkeys(_RANKINGS, rank)}
 
 
 class _Tried(NamedTuple):
