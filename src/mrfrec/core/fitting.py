@@ -7,12 +7,13 @@ statistics → closed form → B                    (dense)
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import numpy as np
 import scipy.sparse as sp
 
 from mrfrec.core import blocks, closed_form, costs, pattern, schedule, statistics
+from mrfrec.core.ages import Times, UserAges, faded
 from mrfrec.core.engine import Engine, Floats
 from mrfrec.core.low_rank import LowRank, leading_directions
 from mrfrec.core.memory import release_freed
@@ -22,6 +23,17 @@ from mrfrec.core.statistics import Statistics
 from mrfrec.errors import MemoryPlanError
 
 Value = TypeVar("Value")
+
+
+class Faded(NamedTuple):
+    """Histories whose values fade, and how much their users count."""
+
+    X: sp.csr_array
+    ages: UserAges
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.X.data.nbytes) + sum(int(array.nbytes) for array in self.ages)
 
 
 @dataclass(frozen=True)
@@ -49,13 +61,15 @@ def fit(
     engine: Engine,
     *,
     features: sp.csr_array | None = None,
+    times: Times | None = None,
     copied: int = 0,
     announce: Callable[[Plan], None] = lambda _: None,
     reuse: "Reuse | None" = None,
 ) -> Fitted:
     """Learn B from a canonical CSR matrix, of which `copied` bytes were not the caller's.
 
-    `features` are those of the items, features × items. `announce(plan)` is called when it is decided what
+    `features` are those of the items, features × items. `times` are those of the entries of X, which decide
+    nothing unless `settings.half_life` is set. `announce(plan)` is called when it is decided what
     will be done, before any work; an automatic l2 stays "auto" there. `reuse` saves what later fits to the
     same matrices need not do again; the timings are those of a fit that does all of it.
     """
@@ -71,7 +85,13 @@ def fit(
             raise
         # What earlier fits left stands in the way of this one.
         reuse.drop_besides(stages.keys)
-        return fit(X, settings, engine, features=features, copied=copied, announce=announce, reuse=reuse)
+        return fit(
+            X, settings, engine, features=features, copied=copied, announce=announce, reuse=reuse, times=times
+        )
+    ages = None
+    if settings.half_life and times is not None:
+        entries, life = X, settings.half_life
+        X, ages = stages.made("faded", lambda: Faded(*faded(entries, times, life)))
     device = engine.accelerator
     additions = additions_of(X, features)
     seconds = sum(costs.of_fit(plan, settings, sizes, additions, False).values()) / engine.threads
@@ -83,7 +103,7 @@ def fit(
     engine.scratch = sizes.scratch
     low_rank = None
     if plan.rank:
-        stages.keys["low_rank"] = (plan.rank, settings.dtype)
+        stages.keys["low_rank"] = (plan.rank, settings.dtype, settings.half_life)
         engine.memory.require("low rank", sizes.low_rank(plan.rank), "Use a smaller rank, or rank=0.")
         low_rank = stages.made("low_rank", lambda: leading_directions(X, plan.rank, settings.dtype, engine))
         sizes = sizes.with_rank(plan.rank)
@@ -92,7 +112,7 @@ def fit(
     sides = stages.made("sides", lambda: statistics.both_sides(X, engine, features))
     user_weight, feature_weight = settings.user_weight, settings.feature_weight
     moments = stages.made(
-        "moments", lambda: statistics.moments(X, user_weight, engine, features, feature_weight, sides)
+        "moments", lambda: statistics.moments(X, user_weight, engine, features, feature_weight, sides, ages)
     )
     facts = moments.scaled(settings.alpha, center=settings.center)
     l2 = moments.typical_ridge(settings.alpha, settings.center) if plan.l2 == "auto" else plan.l2
@@ -122,10 +142,10 @@ def sizes_of(
         users=X.shape[0] + rows,
         items=X.shape[1],
         pairs=X.nnz + entries,
-        binary=statistics.is_binary(X, settings.user_weight, features),
+        binary=not settings.half_life and statistics.is_binary(X, settings.user_weight, features),
         itemsize=np.dtype(settings.dtype).itemsize,
         limit=limit,
-        other=copied + (4 * (X.nnz + entries) if converted else 0),
+        other=copied + (4 * (X.nnz + entries) if converted else 0) + (4 * X.nnz if settings.half_life else 0),
     )
 
 
@@ -236,13 +256,14 @@ class _Stages:
 
     def __init__(self, settings: Settings, engine: Engine, reuse: Reuse | None) -> None:
         self.settings, self.engine, self.reuse = settings, engine, reuse
-        rows = (settings.user_weight, settings.feature_weight)
+        rows = (settings.user_weight, settings.feature_weight, settings.half_life)
         scaling = (settings.alpha, *rows, settings.center)
         entries = (*scaling, settings.threshold, settings.sparsity, settings.max_neighbors)
         self.keys: dict[str, Hashable] = {
-            "sides": settings.feature_weight > 0,
+            "faded": settings.half_life,
+            "sides": (settings.feature_weight > 0, settings.half_life > 0),  # faded values are not alike
             "moments": rows,
-            "low_rank": (settings.rank, settings.dtype),
+            "low_rank": (settings.rank, settings.dtype, settings.half_life),
             "matrix": (*scaling, settings.dtype),
             "pattern": entries,
             "schedule": (*entries, settings.r),

@@ -54,6 +54,7 @@ class Settings:
     rank: int | Literal["auto"] = 0
     rank_weight: float | Literal["auto"] = "auto"  # if 0, there is no low-rank part
     feature_weight: float = 0.0
+    half_life: float = 0.0  # microseconds after which an event counts half; 0: events do not fade
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from mrfrec.core.ages import UserAges
 from mrfrec.core.engine import Array, Engine, Floats, split_evenly
 from mrfrec.core.kernels import rows as kernels
 from mrfrec.core.plan import TRANSPOSE_PARTS
@@ -163,6 +164,7 @@ def moments(
     features: sp.csr_array | None = None,
     feature_weight: float = 0.0,
     sides: BothSides | None = None,
+    ages: UserAges | None = None,
 ) -> Moments:
     """Add up the columns of X; with features, of X and these. Without `sides`, transpose first.
 
@@ -173,7 +175,7 @@ def moments(
     user_ptr, items, popularity = sides.user_ptr, sides.X.items, sides.popularity
     of_features = np.zeros(m)
     with engine.stage("statistics", 2, (1, 2)):
-        if is_binary(X, user_weight, features):
+        if ages is None and is_binary(X, user_weight, features):
             n = float(n_users)
             values = np.empty(0)
             squares = popularity.astype(np.float64)
@@ -183,7 +185,7 @@ def moments(
             values = np.empty(len(items))
             x = values[: X.nnz]
             x[:] = X.data  # a copy: the weights are worked into it below
-            w = _user_weights(np.diff(X.indptr), user_weight)
+            w = _user_weights(np.diff(X.indptr), user_weight, ages)
             n = float(w.sum())
             # Σw·(x − μ)² over an item's users, and μ² for everybody else: no cancellation.
             sums, squares, around, weights = np.zeros((4, m))
@@ -225,11 +227,17 @@ def not_positive_definite(matrix: str, dtype: str) -> NumericalError:
     )
 
 
-def _user_weights(lengths: Array, beta: float) -> Floats:
-    """w_u ∝ |x_u|₀^(−β), scaled so that Σ w_u·|x_u|₀ = nnz(X); an empty history counts as one item."""
+def _user_weights(lengths: Array, beta: float, ages: UserAges | None) -> Floats:
+    """w_u ∝ ω_u·|x_u|₀^(−β), scaled so that Σ w_u·|x_u|₀ = nnz(X); an empty history counts as one item.
+
+    In the sum, a history that fades is as long as its entries that have not.
+    """
     counted = np.maximum(lengths, 1).astype(np.float64)
     w = (counted / counted[lengths > 0].min()) ** -beta
-    return np.asarray(w * (lengths.sum() / (w @ lengths)))
+    if ages is None:
+        return np.asarray(w * (lengths.sum() / (w @ lengths)))
+    w *= ages.weight
+    return np.asarray(w * (lengths.sum() / (w @ ages.length)))
 
 
 def transposed(

@@ -4,12 +4,14 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import warn
+from mrfrec.core.ages import faded
 from mrfrec.core.plan import Plan, Settings, Sizes, decide
 from mrfrec.core.progress import part_of
 from mrfrec.errors import MemoryPlanError, ParameterError
@@ -18,13 +20,14 @@ from mrfrec.fitted.measured import Goal
 from mrfrec.fitted.state import FittedState
 from mrfrec.models.climbing import Axis, Route
 from mrfrec.models.linear import Linear
-from mrfrec.models.mrf.parameters import RULES, STARTS, Automatic
+from mrfrec.models.mrf.parameters import RULES, STARTS, TIMES, Automatic, number_of
 from mrfrec.models.mrf.weights import MRFWeights, stored_mrf
 from mrfrec.models.recommender import FitContext
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
+    from mrfrec.core.ages import Times
     from mrfrec.core.progress import Progress
     from mrfrec.data.catalogue import DataSize
     from mrfrec.data.interactions import Interactions
@@ -57,6 +60,10 @@ class GaussianField(Linear):
     rank: int | Automatic = 0
     rank_weight: float | Automatic = "auto"
     feature_weight: float | Automatic = 0.0
+    half_life: str | None = None
+    recency: float | Automatic = 1.0
+    pause: str | None = None
+    situation: str = "both"
     measure: bool | str = True
 
     def _set_parameters(self, values: Mapping[str, Any]) -> None:
@@ -91,7 +98,8 @@ class GaussianField(Linear):
             plan = decide(settings, sizes, engine.memory)
             asked = None
             if names:
-                asked = held_out(interactions, measuring.most_scores(engine, self.dtype))
+                most = measuring.most_scores(engine, self.dtype)
+                asked = held_out(interactions, most, self.situation)
             with suppress(MemoryPlanError):  # then nothing is measured
                 if asked is not None:
                     plan = measuring.prepare(asked, X, settings, names, engine, 0).final
@@ -130,7 +138,7 @@ class GaussianField(Linear):
     def _settings(self) -> Settings:
         """The settings that a fit starts from; l2 and rank_weight may be "auto"."""
         own = {field.name: getattr(self, field.name) for field in fields(Settings)}
-        started = {name: self._starts[name] for name in ("user_weight", "feature_weight")}
+        started = {name: self._starts[name] for name in ("user_weight", "feature_weight", "half_life")}
         return Settings(**{**own, **started})
 
     def _settings_of(self, fitted: FittedState) -> Settings:
@@ -140,13 +148,15 @@ class GaussianField(Linear):
     @property
     def _starts(self) -> dict[str, float]:
         """The values of the parameters that a fit may measure besides l2, or else where these start."""
-        values = {name: getattr(self, name) for name in STARTS}
-        return {name: STARTS[name] if x == "auto" else float(x) for name, x in values.items()}
+        return {name: number_of(name, getattr(self, name)) for name in STARTS}
 
     def _measurable(self, data: "Interactions") -> list[str]:
         """Return the parameters that a fit to this data may measure."""
         names = [name for name in ("l2", *STARTS) if getattr(self, name) == "auto"]
         void = {"rank_weight": self.rank == 0, "feature_weight": data.features is None}
+        void |= dict.fromkeys(TIMES, data.times is None)
+        void["half_life"] |= data.origin is not None and "half_life" in data.origin.rules  # faded already
+        void["pause"] |= self.recency != "auto"
         return [name for name in names if not void.get(name)]
 
     def _to_measure(self, data: "Interactions", client: Any) -> "Task":
@@ -155,7 +165,8 @@ class GaussianField(Linear):
         names = self._measurable(data) if self.measure else []
         start = {"l2": self.l2, **self._starts}
         goal = Goal.of(self.measure)
-        return Task(names, self._settings, start, self.offset, goal, lambda: self._engine(None, client))
+        engine = partial(self._engine, None, client)
+        return Task(names, self._settings, start, self.offset, goal, engine, self.situation)
 
     def tuning_route(self, data: "Interactions") -> Route:
         """Return the axes of a climb: γ and λ need no fit, a new l2 no statistics, a new rank no weights."""
@@ -192,6 +203,17 @@ class GaussianField(Linear):
             values["rank"] = weighted.planned_for(data.size).rank
         return values
 
+    def _times_of(self, data: "Interactions") -> "Times | None":
+        """Return the times of the data; raise if there are none and a half-life needs them."""
+        if self.half_life not in ("auto", None):
+            if data.times is None:
+                advice = "Name the column of times when reading (time=…), or give fit(X, times=…)."
+                raise ParameterError("half_life", "None for data without times", self.half_life, advice)
+            if data.origin is not None and "half_life" in data.origin.rules:
+                rule = "None for data that was read with a half_life"
+                raise ParameterError("half_life", rule, self.half_life, "It would fade twice.")
+        return data.times
+
     def _fit(self, data: "Interactions", context: FitContext) -> MRFWeights:
         # numba loads when something is fitted, not to answer from a file.
         from mrfrec.core import fitting
@@ -206,7 +228,9 @@ class GaussianField(Linear):
         features = data.features if self.uses_features else None
         chosen: dict[str, Any] = {} if before.measured is None else before.measured.values
         chosen = {name: chosen[name] for name in self._measurable(data) if name in chosen}
-        settings = replace(self._settings, **{name: x for name, x in chosen.items() if name != "novelty"})
+        own = {field.name for field in fields(Settings)}
+        settings = replace(self._settings, **{name: x for name, x in chosen.items() if name in own})
+        times = self._times_of(data)
         progress = part_of(context.progress, before.share, 1) if before.share else context.progress
         with self._engine(progress, context.client) as engine:
             fitted = fitting.fit(
@@ -214,6 +238,7 @@ class GaussianField(Linear):
                 settings,
                 engine,
                 features=_features_of(data, settings),
+                times=times,
                 copied=context.copied,
                 announce=lambda plan: None if before.announced else announce(plan, engine),
                 reuse=None if context.reuse is None else context.reuse.setdefault("mrf", fitting.Reuse()),
@@ -225,7 +250,7 @@ class GaussianField(Linear):
             if low_rank is None:
                 values["rank_weight"] = 0.0
             else:
-                spread = relative_spread(data.matrix, weights, base_scores, low_rank)
+                spread = relative_spread(_as_asked(data, settings), weights, base_scores, low_rank)
                 rank_weight = values["rank_weight"] * spread
         timings = {**engine.timings, "total": time.perf_counter() - began + engine.saved}
         if before.stages:
@@ -241,8 +266,9 @@ class GaussianField(Linear):
             weights, base_scores = weights.scaled(factors), base_scores * factors
         if low_rank is not None:
             low_rank = low_rank.scaled(factors * rank_weight) if rank_weight else None
-        if features is None:
-            del values["feature_weight"]
+        unused = [] if features is not None else ["feature_weight"]
+        unused += [name for name in TIMES if times is None and getattr(self, name) in ("auto", None)]
+        values = {name: x for name, x in values.items() if name not in unused}
         learned = MRFWeights(
             weights=weights, base_scores=base_scores, low_rank=low_rank, mean=fitted.mean, scale=fitted.scale,
             offset=self.offset, plan=plan, rank_weight=rank_weight, threshold=fitted.threshold,
@@ -307,6 +333,13 @@ class GaussianField(Linear):
 
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> MRFWeights:
         return stored_mrf(arrays, facts, m, self.offset)
+
+
+def _as_asked(data: "Interactions", settings: Settings) -> "sp.csr_array":
+    """Return the histories with the values that a fit gives them."""
+    if not settings.half_life or data.times is None:
+        return data.matrix
+    return faded(data.matrix, data.times, settings.half_life)[0]
 
 
 def _features_of(data: "Interactions", settings: Settings) -> "sp.csr_array | None":

@@ -1,4 +1,9 @@
-"""Users held out of the training data of an MRF, on whom its parameters are measured."""
+"""What is held out of the training data of an MRF, so that its parameters can be measured.
+
+Without times these are users, of whose items some are hidden. With times it is what came after a cut: people
+who come back are asked about what they took then, and those who are new since the cut, in the middle of a
+visit, about the second half of that.
+"""
 
 from dataclasses import dataclass
 
@@ -6,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from mrfrec.core.ages import Times, moments_from_end
 from mrfrec.data.heldout import FEWEST, hashed, hashed_rows, hidden_entries, only_entries
 from mrfrec.data.interactions import Interactions
 
@@ -14,6 +20,8 @@ MOST_SCORES = 200_000_000  # users × items that are ranked; with more items, a 
 _QUICK_SCORES, _MOST_TIMES = 60_000_000, 5  # a user is asked several times where that takes no more scores
 _SHARE, _MOST_USERS = 0.1, 4000  # of the users
 _HIDDEN, _MOST_HIDDEN = 0.2, 500  # of each user's items
+_AFTER = 0.1  # share of the pairs that come after the cut
+SITUATIONS = ("return", "visit")
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,25 @@ class HeldOut:
     ranked: npt.NDArray[np.int64]
     popularity: npt.NDArray[np.int64]  # of all items, among those trained on
     features: sp.csr_array | None = None  # of all items
+    times: Times | None = None  # of the entries of `training`
+    shown_times: Times | None = None
+    at: Times | None = None  # when each question is asked
+    situation: npt.NDArray[np.int64] | None = (
+        None  # of each user: a place in `SITUATIONS`; None without times
+    )
+
+    @property
+    def median_age(self) -> float:
+        """How old half of the entries are, in microseconds; 0 without times."""
+        return 0.0 if self.times is None else float(self.times.max() - np.median(self.times))
+
+    @property
+    def groups(self) -> list[npt.NDArray[np.int64]]:
+        """The users of each situation that enough users are in: values must do no harm in any."""
+        if self.situation is None:
+            return [np.arange(int(self.user.max()) + 1)]
+        found = [np.flatnonzero(self.situation == place) for place in range(len(SITUATIONS))]
+        return [users for users in found if len(users) >= FEWEST_ASKED]
 
     @property
     def ranks_all(self) -> bool:
@@ -49,15 +76,77 @@ class HeldOut:
         return sum(int(array.nbytes) for array in arrays) + scores
 
 
-def held_out(data: Interactions, most_scores: int = MOST_SCORES) -> HeldOut | None:
+def held_out(data: Interactions, most_scores: int = MOST_SCORES, situation: str = "both") -> HeldOut | None:
+    """Hold out what came after a cut in time; without times, or with too few users then, users by hash.
+
+    `most_scores` bounds users × ranked items. `situation` is one of `SITUATIONS`, or "both".
+    """
+    if data.n_users < FEWEST_USERS:
+        return None
+    by_time = None if data.times is None else _held_out_by_time(data, data.times, most_scores, situation)
+    return by_time or _held_out_users(data, most_scores)
+
+
+def _held_out_by_time(data: Interactions, times: Times, most_scores: int, only: str) -> HeldOut | None:
+    """Hold out the last tenth of the pairs; None if there are too few users to ask about them."""
+    X, m = data.matrix, data.n_items
+    cut = np.partition(times, int((1 - _AFTER) * len(times)))[int((1 - _AFTER) * len(times))]
+    after = times >= cut
+    lengths = np.diff(X.indptr)
+    owner = np.repeat(np.arange(data.n_users), lengths)
+    had, came = (np.bincount(owner[part], minlength=data.n_users) > 0 for part in (~after, after))
+    popularity = np.bincount(X.indices[~after], minlength=m)
+    # A visit is divided between two moments.
+    place = moments_from_end(X.indptr, times)
+    count = np.zeros(data.n_users, np.int64)
+    np.maximum.at(count, owner, place + 1)
+    hide = after & (had[owner] | (place < count[owner] // 2))
+    situation = np.where(had, 0, 1)
+    of_item = hashed(data.items, np.arange(m))
+    users = np.flatnonzero(came & (had | (count > 1)))
+    known = popularity > 0
+    asks, shows = (
+        np.bincount(owner[part & known[X.indices]], minlength=data.n_users) > 0 for part in (hide, ~hide)
+    )
+    users = users[asks[users] & shows[users]]
+    users = users[np.argsort(hashed(data.users, users), kind="stable")]
+    wanted_ones = [only in (name, "both") for name in SITUATIONS]
+    parts = [users[(situation[users] == number) & is_one] for number, is_one in enumerate(wanted_ones)]
+    room = [max(_MOST_USERS // 2, _MOST_USERS - len(other)) for other in parts[::-1]]
+    asked = np.sort(np.concatenate([part[:most] for part, most in zip(parts, room, strict=True)]))
+    if len(asked) < FEWEST_ASKED or not (~after).any():
+        return None
+    ranked = np.sort(np.argsort(of_item, kind="stable")[: max(most_scores // len(asked), 1)])
+    is_ranked = np.zeros(m, np.bool_)
+    is_ranked[ranked] = True
+    rows = X[asked]
+    entries = np.concatenate([np.arange(*X.indptr[u : u + 2]) for u in asked])
+    wanted = hide[entries] & (known & is_ranked)[rows.indices]
+    show = ~hide[entries] & known[rows.indices]
+    hidden, shown = (only_entries(rows, part) for part in (wanted, show))
+    able = np.flatnonzero((np.diff(hidden.indptr) > 0) & (np.diff(shown.indptr) > 0))
+    if len(able) < FEWEST_ASKED:
+        return None
+    # A question is asked at the moment of the first hidden item.
+    first = np.minimum.reduceat(np.where(hide, times, times.max())[entries], rows.indptr[:-1])
+    kept = np.repeat(np.isin(np.arange(len(asked)), able), np.diff(shown.indptr))
+    training = only_entries(X, ~after)
+    features = None if data.features is None else data.features.of_used(data.popularity)
+    shown = shown[able]
+    return HeldOut(
+        training[np.flatnonzero(had)], shown, shown[:, ranked], hidden[able][:, ranked], np.arange(len(able)),
+        ranked, popularity, features, times[~after], times[entries][show][kept], first[able],
+        situation[asked[able]],
+    )  # fmt: skip
+
+
+def _held_out_users(data: Interactions, most_scores: int) -> HeldOut | None:
     """Hold out a tenth of the histories by hash, up to 4,000; None if there are too few users.
 
     Users with equal histories are held out together, and one of them is asked: otherwise the training data
-    would hold the answer. `most_scores` bounds users × ranked items.
+    would hold the answer.
     """
     X, m = data.matrix, data.n_items
-    if data.n_users < FEWEST_USERS:
-        return None
     of_item = hashed(data.items, np.arange(m))
     asked, trains = _choose(X, of_item)
     training = X[np.flatnonzero(trains)]

@@ -27,7 +27,8 @@ from mrfrec.errors import MemoryPlanError
 from mrfrec.fitted.measured import Goal, Measured, MeasuredValue
 from mrfrec.models.climbing import Place, climb_along
 from mrfrec.models.mrf.held_out import FEWEST_ASKED, FEWEST_USERS, MOST_SCORES, HeldOut, held_out
-from mrfrec.models.mrf.trials import PASSES, Trials
+from mrfrec.models.mrf.parameters import TIMES
+from mrfrec.models.mrf.trials import PASSES, SCORED, Trials
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -43,18 +44,35 @@ NEIGHBORS, MOST_NEIGHBORS = 64, 128  # of a stand-in, where the final model cann
 AXES: dict[str, tuple[float, ...]] = {
     "l2": tuple(2.0 ** (power / 2) for power in range(-8, 9)),  # times where it starts
     "user_weight": (0.0, 0.25, 0.5, 0.8, 1.2, 1.8),
+    "half_life": (0.0, 2.0, 1.0, 0.5, 0.25, 0.125),  # times the age of half of the pairs; 0: none
+    "recency": (1.0, 0.95, 0.9, 0.8, 0.65, 0.5),
+    "pause": (3_600e6, 86_400e6, 2_592_000e6, 0.0),  # an hour, a day, a month; 0: it always counts
     "feature_weight": (0.0, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0),
     "rank_weight": (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.37, 0.45, 0.55, 0.7, 0.9, 1.1, 1.4, 1.9),
     "novelty": (-0.1, -0.05, 0.0, 0.03, 0.06, 0.1, 0.14, 0.18, 0.22, 0.26, 0.3),
 }  # fmt: skip
 NAMES = tuple(AXES)
-_FITS, _RANKINGS = ("l2", *PASSES), ("rank_weight", "novelty")  # a new value of the latter needs no fit
-_STEPS = {"l2": 4, "user_weight": 2, "feature_weight": 2}  # that are tried mostly
+_FITS, _RANKINGS = ("l2", *PASSES, *SCORED), ("rank_weight", "novelty")  # the latter need no new scores
+_STEPS = {
+    "l2": 4,
+    "user_weight": 2,
+    "feature_weight": 2,
+    "half_life": 4,
+    "recency": 5,
+}  # that are tried mostly
 _FEWEST_STEPS = {"l2": 2, "user_weight": 1, "feature_weight": 1}  # for which there must be time
 _RANKED = 6  # rankings of a fit, mostly
 # How far a step goes, and which way first. Where long histories count less, there is less data, which wants a
 # larger ridge.
-_DIRECTIONS: dict[str, Place] = {"l2": {"l2": -2}, "user_weight": {"user_weight": 1, "l2": 1}}
+_DIRECTIONS: dict[str, Place] = {
+    "half_life": {"half_life": 1},
+    "recency": {"recency": 1},
+    "lasting recency": {"recency": 1, "pause": 2},  # also of people who come back
+    "pause": {"pause": 1},
+    "l2": {"l2": -2},
+    "user_weight": {"user_weight": 1, "l2": 1},
+    "feature_weight": {"feature_weight": 1},
+}
 _ROUNDS = 2
 # Seconds of one core, as in `costs`: to add a weight to a score, to score an item for a user by a low-rank
 # part, for each of its vectors, to complete a score, to compare it with that of a hidden item, what else a
@@ -148,8 +166,10 @@ def _costs_of(
     again = ("gather", *costs.SOLVING) if on_device else costs.SOLVING  # it keeps no blocks
     solving = sum(fit.get(stage, 0.0) for stage in again)
     passing = sum(cost for stage, cost in fit.items() if stage not in ("low rank", "finish"))
-    low = fit.get("low rank", 0.0) + beside * _MULTIPLIED * users * ranked * plan.rank
+    scored_low = beside * _MULTIPLIED * users * ranked * plan.rank
+    low = fit.get("low rank", 0.0) + scored_low
     another = {"l2": solving + scored, **dict.fromkeys(PASSES, passing + scored)}
+    another |= {"half_life": passing + low + scored, **dict.fromkeys(SCORED, scored + scored_low)}
     first = _HELD_OUT * sizes.pairs + passing + low + scored
     return first, {**another, **dict.fromkeys(_RANKINGS, rank)}
 
@@ -166,12 +186,10 @@ class _Tried(NamedTuple):
         return float(self.metric.mean())
 
 
-def _is_better(one: _Tried, other: _Tried | None) -> bool:
-    """Return whether the gain is larger than its standard error."""
-    if other is None:
-        return True
-    gain, error = mean_and_error(one.metric - other.metric)
-    return gain > error
+def is_better(one: Numbers, other: Numbers, groups: Sequence[npt.NDArray[np.int64]]) -> bool:
+    """Return whether the gain exceeds its standard error in one group of users, and no loss does in any."""
+    gains = [mean_and_error((one - other)[users]) for users in groups]
+    return any(gain > error for gain, error in gains) and all(gain >= -error for gain, error in gains)
 
 
 @dataclass
@@ -183,10 +201,14 @@ class _Exploration:
     axes: Mapping[str, Sequence[float]]
     first: Mapping[str, float]  # values of all parameters, where the climb starts
     progress: Progress | None
+    groups: Sequence[npt.NDArray[np.int64]]  # of users, none of which is to lose
     metrics: dict[tuple[float, ...], Numbers] = field(default_factory=dict)  # of each user, by all values
     fits: dict[tuple[float, ...], _Tried | None] = field(default_factory=dict)  # by l2 and `PASSES`
     left_out: list[str] = field(default_factory=list)
     spent: float = 0.0
+
+    def is_better(self, one: _Tried, other: _Tried | None) -> bool:
+        return other is None or is_better(one.metric, other.metric, self.groups)
 
     def fit(self, place: Place) -> _Tried | None:
         """Try a fit; None beyond the ends of the axes, and where it would take longer than there is time."""
@@ -210,7 +232,9 @@ class _Exploration:
         if not fits:
             cost = self.plan.first
         else:
-            cost = self.plan.again["l2" if _fit_of(values)[1:] == fits[-1][1:] else "user_weight"]
+            before = dict(zip(_FITS, fits[-1], strict=True))
+            new = [name for name in ("half_life", *PASSES, "l2", *SCORED) if values[name] != before[name]]
+            cost = self.plan.again[new[0]]
             if self.spent + cost > self.plan.budget:
                 changed = [name for name in _FITS if values[name] != self.first[name]][-1]
                 self.left_out += [] if changed in self.left_out else [changed]
@@ -238,7 +262,7 @@ class _Exploration:
         start = {name: self.axes[name].index(self.first[name]) for name in axes}
         # Each fit is judged by the rankings that suit it: a smaller ridge wants less novelty.
         place = start if best is None else best.place
-        place, _ = climb_along({name: {name: 1} for name in axes}, place, ranked, _is_better, _ROUNDS)
+        place, _ = climb_along({name: {name: 1} for name in axes}, place, ranked, self.is_better, _ROUNDS)
         reached = ranked(place)
         assert reached is not None
         return reached
@@ -263,17 +287,22 @@ def measure(
     first = {name: value for name, value in start.items() if value != "auto"}
     if "l2" not in first:
         first["l2"] = trials.usual_ridge(first["user_weight"])
-    axes = {name: axis for name, axis in AXES.items() if name in free}
-    if "l2" in axes:
-        axes["l2"] = tuple(factor * first["l2"] for factor in axes["l2"])
-    search = _Exploration(trials, plan, axes, first, progress)
-    directions = {
-        name: {axis: step for axis, step in _DIRECTIONS.get(name, {name: 1}).items() if axis in axes}
-        for name in _FITS
-        if name in axes
+    units = {"l2": first["l2"], "half_life": asked.median_age}
+    axes = {
+        name: tuple(float(f"{units.get(name, 1.0) * x:.3g}") for x in axis)
+        for name, axis in AXES.items()
+        if name in free
     }
-    place = {name: axes[name].index(first[name]) for name in directions}
-    place, _ = climb_along(directions, place, search.fit, _is_better, _ROUNDS)
+    if "l2" in axes:  # as it starts, to the last digit
+        axes["l2"] = tuple(factor * first["l2"] for factor in AXES["l2"])
+    search = _Exploration(trials, plan, axes, first, progress, asked.groups)
+    directions = {
+        name: {axis: step for axis, step in direction.items() if axis in axes}
+        for name, direction in _DIRECTIONS.items()
+        if next(iter(direction)) in axes
+    }
+    place = {name: axes[name].index(first[name]) for name in _FITS if name in axes}
+    place, _ = climb_along(directions, place, search.fit, search.is_better, _ROUNDS)
     best = search.fit(place)
     assert best is not None
     gain, error = mean_and_error(cross_checked(list(search.metrics.values())))
@@ -327,6 +356,7 @@ class Task(NamedTuple):
     offset: bool
     goal: Goal
     engine: Callable[[], "LocalEngine"]  # makes one to run the trials in
+    situation: str = "both"  # whom the model is for
 
 
 def most_scores(engine: Engine, dtype: str) -> int:
@@ -345,7 +375,7 @@ def measure_before(task: Task, data: Interactions, context: "FitContext") -> Out
     if not task.free:
         return Outcome()
     with task.engine() as engine:
-        asked = held_out(data, most_scores(engine, task.settings.dtype))
+        asked = held_out(data, most_scores(engine, task.settings.dtype), task.situation)
         if asked is None:
             takes = f"{FEWEST_ASKED} different histories of {FEWEST} or more items among a tenth of the users"
             takes = f"{FEWEST_USERS} users" if data.n_users < FEWEST_USERS else takes
@@ -355,6 +385,8 @@ def measure_before(task: Task, data: Interactions, context: "FitContext") -> Out
             announce(plan.final, engine)
             start = dict(task.start)
             free = [name for name in task.free if name != "rank_weight" or plan.settings.rank]
+            if asked.times is None:  # too few people came after a cut to ask them
+                free = [name for name in free if name not in TIMES]
             if not plan.final.rank:
                 start["rank_weight"] = 0.0
             if data.features is None:
@@ -367,7 +399,7 @@ def measure_before(task: Task, data: Interactions, context: "FitContext") -> Out
     seconds = time.perf_counter() - began
     _log.info("%s, in %.1f s", measured, seconds)
     said = str(measured)
-    if free != task.free:
+    if ("rank_weight" in task.free) != ("rank_weight" in free):
         said += "; rank_weight not measured: memory is too small for a low-rank part"
     return Outcome(measured, said, seconds, plan.final, engine.memory.stages, share)
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
+from mrfrec.data.reading_options import Duration
 from mrfrec.fitted.state import FittedState
 from mrfrec.models.climbing import Axis, RidgeMultiples
 from mrfrec.models.mrf.field import GaussianField
@@ -11,7 +12,7 @@ __all__ = ["MRF", "PAPER"]
 
 PAPER: dict[str, Any] = {
     "l2": 6.0, "alpha": 0.75, "user_weight": 0.0, "offset": False, "novelty": 0.0, "rank": 0,
-    "feature_weight": 0.7,
+    "feature_weight": 0.7, "half_life": None, "recency": 1.0, "pause": None,
 }  # fmt: skip
 """The parameters of `MRF` that the paper has, where they differ from the defaults."""
 
@@ -68,6 +69,18 @@ class MRF(GaussianField):
     feature_weight
         How much a feature counts that two items have in common, where a user they have in common counts 1;
         "auto" to measure it. Without `item_features` it means nothing.
+    half_life
+        Time after which an event counts half, such as "90d", None for no such time, or "auto" to measure it.
+        Without times it means nothing. Histories that are asked about fade alike.
+    recency
+        How much each moment of a history counts of the one after it, above 0 and up to 1; "auto" to measure
+        it. The last moment counts 1. A list of items is oldest first; items at the same time are one moment.
+    pause
+        Time since a person's last event after which recency counts half, such as "1d": 0.5 becomes √0.5.
+        None for always the same; "auto" to measure it.
+    situation
+        Whom the model is for, where it measures by time: people who come back ("return"), people who are in
+        the middle of a visit ("visit"), or "both", none of whom is to lose by a value.
     measure
         Measure the parameters that are "auto" on up to 4,000 held-out users, then fit to everybody. A metric,
         such as "ndcg@20" or "recall@50", says what is to become best; True is "ndcg@100". False fits at once,
@@ -139,6 +152,10 @@ class MRF(GaussianField):
         rank: int | Literal["auto"] = "auto",
         rank_weight: float | Literal["auto"] = "auto",
         feature_weight: float | Literal["auto"] = "auto",
+        half_life: Duration | Literal["auto"] | None = "auto",
+        recency: float | Literal["auto"] = "auto",
+        pause: Duration | Literal["auto"] | None = "auto",
+        situation: Literal["both", "return", "visit"] = "both",
         measure: bool | str = True,
         dtype: Literal["float32", "float64"] = "float32",
         threads: int | None = None,

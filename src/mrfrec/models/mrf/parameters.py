@@ -11,7 +11,9 @@ from mrfrec.checks import (
     check_nonnegative,
     check_number,
 )
+from mrfrec.data.reading_options import duration
 from mrfrec.engines.machine import parse_bytes
+from mrfrec.errors import ParameterError
 from mrfrec.fitted.measured import check_measure
 
 Automatic = Literal["auto"]
@@ -40,6 +42,19 @@ _FROM_0_TO_1 = _number("between 0 and 1", lambda x: 0 <= x <= 1)
 _WEIGHT = _number('a finite number, 0 or more, or "auto"', lambda x: x >= 0)
 _SHARE = _number('above 0 and at most 1, "dense", or "auto"', lambda x: 0 < x <= 1)
 
+
+def _duration(name: str, value: object) -> str:
+    """Return a duration as a text, which files and jobs can hold."""
+    seconds = duration(name, value) / 1e6
+    return value if isinstance(value, str) else f"{seconds:.6f}s"
+
+
+def _situation(name: str, value: object) -> str:
+    if value not in ("both", "return", "visit"):
+        raise ParameterError(name, '"both", "return" or "visit"', value)
+    return str(value)
+
+
 RULES: dict[str, Rule] = {
     "l2": Rule(_WEIGHT, ("auto",)),
     "alpha": Rule(_FROM_0_TO_1),
@@ -57,6 +72,10 @@ RULES: dict[str, Rule] = {
     "rank": Rule(lambda name, value: check_count(name, value, least=0), ("auto",)),
     "rank_weight": Rule(_WEIGHT, ("auto",), start=0.3),
     "feature_weight": Rule(_WEIGHT, ("auto",), start=0.7),
+    "half_life": Rule(_duration, ("auto", None), start=0.0),
+    "recency": Rule(_number('above 0 and at most 1, or "auto"', lambda x: 0 < x <= 1), ("auto",), start=1.0),
+    "pause": Rule(_duration, ("auto", None), start=86_400e6),
+    "situation": Rule(_situation),
     "measure": Rule(lambda name, value: check_measure(value)),
     "dtype": Rule(lambda name, value: check_dtype(value)),
     "threads": Rule(check_count, (None,)),
@@ -65,5 +84,17 @@ RULES: dict[str, Rule] = {
 }
 """In the order of the parameters of `MRF`, whose docstring says what each means."""
 
+TIMES = ("half_life", "recency", "pause")
+"""The parameters that mean nothing without times."""
+
 STARTS = {name: rule.start for name, rule in RULES.items() if rule.start is not None}
 """The start values of the parameters that are measured besides l2, which starts from a formula."""
+
+
+def number_of(name: str, value: Any) -> float:
+    """Return a parameter as a number: durations in microseconds, 0 for none, and "auto" where it starts."""
+    if value == "auto":
+        return STARTS[name]
+    if value is None:
+        return 0.0
+    return float(duration(name, value)) if isinstance(value, str) else float(value)

@@ -5,10 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from mrfrec.core import fitting, statistics
+from mrfrec.core.ages import Recency, faded
 from mrfrec.core.engine import Array, Engine, Floats, ranges
 from mrfrec.core.kernels import ranking as kernels
+from mrfrec.core.low_rank import LowRank
 from mrfrec.core.metrics import of_places
 from mrfrec.core.plan import Settings
 from mrfrec.core.rows import DenseRows, Rows
@@ -17,7 +20,9 @@ from mrfrec.fitted.scorers import for_kernels, novelty_factors, read_only
 from mrfrec.models.mrf.held_out import HeldOut
 from mrfrec.models.mrf.scoring import columns_of, intercept, relative_spread, scores_of_low_rank
 
-PASSES = ("user_weight", "feature_weight")  # a new value of these is a new pass over the data
+# A new value of these is a new pass over the data, and of these needs new scores.
+PASSES = ("user_weight", "feature_weight", "half_life")
+SCORED = ("recency", "pause")
 _USERS_AT_ONCE = 64
 
 
@@ -35,9 +40,13 @@ class Trials:
         self._reuse = fitting.Reuse(keeps_weights=False)
         shape = asked.shown.shape[0], len(asked.ranked)
         self._base = np.empty(shape, settings.dtype)  # x·B and the base score
-        self._low: Array | None = None  # x·L, which no value changes
+        self._low: Array | None = None  # x·L
+        self._low_rank: LowRank | None = None
+        self._fitted: tuple[Any, ...] = ()  # the weights and base scores of the latest fit, and its key
+        self._asked_as: Recency | None = None  # how `_histories` fall with time
         self._spread = 0.0  # of x·B, as a multiple of that of x·L
         self._passed: tuple[float, ...] | None = None
+        self._shown = asked.shown
         self._histories, self._seen, self._hidden = (
             for_kernels(Rows.of(X), self._base.dtype) for X in (asked.shown, asked.seen, asked.hidden)
         )
@@ -49,8 +58,8 @@ class Trials:
         sides = statistics.both_sides(self._asked.training, self._engine)
         moments = statistics.moments(self._asked.training, user_weight, self._engine, sides=sides)
         if self._asked.features is None:  # the first fit needs the same
-            self._passed = user_weight, 0.0
-            self._reuse.put("sides", False, sides, {})
+            self._passed = user_weight, 0.0, 0.0
+            self._reuse.put("sides", (False, False), sides, {})
             self._reuse.put("moments", self._passed, moments, {})
         return float(f"{moments.typical_ridge(settings.alpha, settings.center):.3g}")
 
@@ -58,25 +67,41 @@ class Trials:
         """Fit with these values of l2 and of `PASSES`, and score the held-out users."""
         asked, engine = self._asked, self._engine
         passed = tuple(values[name] for name in PASSES)
-        if passed != self._passed:  # most of what earlier fits share is of no more use, and makes room
-            self._reuse.drop_all_but("low_rank", "sides")
-            self._passed = passed
-        user_weight, feature_weight = passed
-        settings = replace(
-            self._settings, l2=values["l2"], user_weight=user_weight, feature_weight=feature_weight
-        )
-        fitted = fitting.fit(
-            asked.training, settings, engine, features=asked.features, copied=self._held, reuse=self._reuse
-        )  # fmt: skip
-        weights, low_rank = fitted.weights, fitted.low_rank
-        start = intercept(fitted, settings.dtype, self._offset)
+        settings = replace(self._settings, **{name: values[name] for name in ("l2", *PASSES)})
+        recency = Recency(values["half_life"], values["recency"], values["pause"])
+        if not self._fitted or self._fitted[0] != settings:
+            if passed != self._passed:  # most of what earlier fits share is of no more use, and makes room
+                self._reuse.drop_all_but("low_rank", "sides")
+                self._passed = passed
+            fitted = fitting.fit(
+                asked.training, settings, engine, features=asked.features, times=asked.times,
+                copied=self._held, reuse=self._reuse,
+            )  # fmt: skip
+            start = intercept(fitted, settings.dtype, self._offset)
+            if fitted.low_rank is not None:
+                X = asked.training
+                if settings.half_life and asked.times is not None:
+                    X, _ = faded(X, asked.times, settings.half_life)
+                self._spread = relative_spread(X, fitted.weights, start, fitted.low_rank)
+            self._fitted = settings, fitted.weights, start, fitted.low_rank
+        self._ask_as(recency)
+        _, weights, start, low_rank = self._fitted
         self._score(weights, start[asked.ranked])
-        if low_rank is None:
-            return
-        if self._low is None:
-            self._low = np.empty_like(self._base)
+        if low_rank is not None and (self._low is None or low_rank is not self._low_rank):
+            self._low = np.empty_like(self._base) if self._low is None else self._low
+            self._low_rank = low_rank
             engine.run(lambda task: self._score_low_rank(low_rank, *task), self._tasks)
-        self._spread = relative_spread(asked.training, weights, start, low_rank)
+
+    def _ask_as(self, recency: Recency) -> None:
+        """Let the values of the histories fall with time."""
+        asked = self._asked
+        if asked.shown_times is None or recency == self._asked_as:
+            return
+        X = asked.shown
+        factors = recency.factors(X.indptr, asked.shown_times, asked.at)
+        self._shown = sp.csr_array((X.data * factors, X.indices, X.indptr), shape=X.shape)
+        self._histories = for_kernels(Rows.of(self._shown), self._base.dtype)
+        self._asked_as, self._low_rank = recency, None  # x·L is another
 
     def _score(self, weights: Rows | DenseRows, start: Array) -> None:
         """Write the base scores and x·B of the held-out users."""
@@ -100,7 +125,7 @@ class Trials:
 
     def _score_low_rank(self, low_rank: Any, first: int, last: int) -> None:
         assert self._low is not None
-        some = self._asked.shown[first:last]
+        some = self._shown[first:last]
         self._low[first:last] = scores_of_low_rank(some, low_rank, self._asked.ranked, self._base.dtype)
 
     def rank(self, rank_weight: float, novelty: float) -> Floats:

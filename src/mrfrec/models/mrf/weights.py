@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.core.ages import Recency
 from mrfrec.core.plan import Plan
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.features import ItemFeatures
@@ -45,6 +46,10 @@ class MRFWeights(LinearWeights):
             return self.base_scores
         scores = self.mean * scorers.novelty_factors(catalogue.popularity, self.values["novelty"])
         return np.asarray(scores.astype(self.base_scores.dtype))
+
+    @property
+    def recency(self) -> Recency:
+        return Recency(**{name: self.values[name] for name in Recency._fields if name in self.values})
 
     def used_features(self, features: ItemFeatures | None) -> ItemFeatures | None:
         weight = self.values.get("feature_weight")
@@ -92,7 +97,8 @@ def stored_mrf(arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int,
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
     names = ["l2", "user_weight", "novelty", "rank_weight"]
-    names += ["feature_weight"] if "feature_weight" in values else []  # only where there are features
+    # Only where there are features, and times.
+    names += [name for name in ("feature_weight", *Recency._fields) if name in values]
     numbers = {name: float(values[name]) for name in names}
     if not np.isfinite([*numbers.values()]).all():
         raise ValueError("values")
