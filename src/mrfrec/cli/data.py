@@ -117,18 +117,15 @@ class Data:
 
         A --min-items that was typed holds for fit, too; its default here does not.
         """
-        from mrfrec.io.tables import check_reading, read_events
+        from mrfrec.io.tables import read_events
 
         reading = self.reading | self._changed("min_items")
         limits = {name: reading.pop(name) for name in LIMITS if name in reading}
         if (name := data_set_named(self.data, reading | limits)) is not None:
             events = datasets.events(name, self.folder)
             return events.filtered(**limits), DATA_SETS[name].heldout if name in DATA_SETS else None
-        uses_times = self.split == "time" or check_reading({**reading, "time": None}).uses_times
-        if "time" in reading and not uses_times:
-            rule = "left out without --split time, --half-life, --window, --since or --until"
-            raise ParameterError("--time-column", rule, reading["time"])
-        reading["time"] = reading.get("time") or self.split == "time"
+        if self.split == "time":
+            reading = {"time": True, **reading}
         events = read_events(self.data, progress=progress, **reading)
         note_skipped(events.skipped)
         if events.repeated and events.value is None:

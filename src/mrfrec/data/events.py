@@ -1,7 +1,6 @@
 """Events: who used what, row by row, in the order of the table."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,12 +9,14 @@ import scipy.sparse as sp
 from mrfrec.data.catalogue import DataSize
 from mrfrec.data.ids import Ids, Places, Texts, positions_in
 from mrfrec.data.interactions import Interactions, filter_pairs
+from mrfrec.data.pairs import last_times
+from mrfrec.data.provenance import Origin
 from mrfrec.errors import DataError
 
 
 @dataclass(frozen=True)
 class Events:
-    """A table for splits: unlike a matrix, it keeps the order of its rows and their times.
+    """A table for splits: unlike a matrix, it keeps the order of its rows.
 
     Each pair of user and item has one row. A pair with several rows in the source has the place and the time
     of the first.
@@ -26,7 +27,7 @@ class Events:
     user: npt.NDArray[np.int32]  # position in `users`, for each row
     item: npt.NDArray[np.int32]  # position in `items`, for each row
     value: npt.NDArray[np.float32] | None = None  # None: every pair counts 1
-    time: npt.NDArray[Any] | None = None
+    time: npt.NDArray[np.int64] | None = None  # microseconds since 1970, UTC
     titles: Texts | None = None
     repeated: int = 0  # number of rows whose pair occurred before
     revised: int = 0  # number of pairs whose value is not that of their first row
@@ -98,9 +99,15 @@ class Events:
         return sp.coo_array((data, (user, item)), shape=(len(users), len(items))).tocsr()
 
     def interactions(self) -> Interactions:
-        """Return all rows as a matrix, the one that `read_interactions` reads from the same table."""
+        """Return all rows as a matrix, the one that `read_interactions` reads from the same table.
+
+        The times are those of the rows: of a pair with several rows in the source, that of the first.
+        """
         X = self.matrix(np.arange(len(self)), np.arange(self.n_users), np.arange(self.n_items))
         data = Interactions(X, self.users, self.items, self.titles, copy=False)
+        if self.time is not None and data.matrix.nnz == len(self):
+            times = last_times(self.user, self.item, self.time, data.matrix)
+            data.origin = Origin.of_matrix(data.matrix.data, data.users, data.items, times)
         data.skipped = self.skipped
         data.left_out = self.left_out
         data.library = self.library

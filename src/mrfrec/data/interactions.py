@@ -17,6 +17,7 @@ from mrfrec.data.features import ItemFeatures
 from mrfrec.data.heldout import only_entries
 from mrfrec.data.ids import Id, Ids, Places, Texts
 from mrfrec.data.provenance import Origin
+from mrfrec.data.times import Times, times_of_pairs
 from mrfrec.errors import DataError
 
 _log = logging.getLogger("mrfrec")
@@ -35,6 +36,9 @@ class Interactions:
         The ids of its rows and columns, all integers or all strings; 0, 1, 2, … if None.
     titles
         One per item (None or "" where there is none), or a mapping from item id to title.
+    times
+        The time of each stored pair: numbers (seconds or milliseconds since 1970) or `datetime64`, in UTC. A
+        `scipy.sparse` matrix with the same pairs or, of a canonical CSR matrix, an array in its order.
     copy
         Copy the matrix, so that changing it later changes nothing here. With False, the arrays of a canonical
         CSR matrix are shared.
@@ -53,6 +57,9 @@ class Interactions:
         Number of users or items left out by `filtered`, by rule.
     library
         Data frame library the interactions came from, in which results are returned; None for files.
+    times
+        Time of the last event of each pair, in the order of `matrix.data`, in microseconds since 1970, UTC;
+        None where they are not known or all the same.
     features
         `ItemFeatures` of the items, in their order; None without. See `with_features`.
     """
@@ -64,6 +71,7 @@ class Interactions:
         items: Iterable[Id] | Ids | None = None,
         titles: Iterable[str | None] | Mapping[Any, str] | Texts | None = None,
         *,
+        times: object = None,
         copy: bool = True,
     ) -> None:
         self.matrix = as_histories(matrix, "matrix")
@@ -80,7 +88,11 @@ class Interactions:
         self.skipped: dict[str, int] = {}
         self.left_out: dict[str, int] = {}
         self.library: str | None = None
-        self.origin: Origin | None = None  # how the pairs were made from rows; None for a matrix
+        # How the pairs were made from rows, and their times; None for a matrix without times.
+        self.origin: Origin | None = None
+        if times is not None:
+            made = times_of_pairs(times, matrix, self.matrix)
+            self.origin = Origin.of_matrix(self.matrix.data, self.users, self.items, made)
         self.features: ItemFeatures | None = None
 
     @property
@@ -92,6 +104,11 @@ class Interactions:
     def n_items(self) -> int:
         """Number of columns of the matrix."""
         return int(self.matrix.shape[1])
+
+    @property
+    def times(self) -> Times | None:
+        times = None if self.origin is None else self.origin.times
+        return None if times is None or not len(times) or times.min() == times.max() else times
 
     @property
     def size(self) -> DataSize:
@@ -127,7 +144,8 @@ class Interactions:
         set_limits = {name: int(limit) for name, limit in limits.items() if limit}
         origin = self.origin or Origin.of_matrix(self.matrix.data, self.users, self.items)
         data.left_out = left_out
-        data.origin = replace(origin.only(keep), rules={**origin.rules, **set_limits})
+        rules = {**origin.rules, **set_limits}
+        data.origin = replace(origin.only(keep), rules=rules, is_matrix=False)
         return data
 
     def _derived(self, matrix: sp.csr_array, users: Ids, items: Ids, titles: Any) -> "Interactions":
@@ -183,7 +201,7 @@ class Interactions:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of all ids, pairs and values, which identifies the data that a model was trained on."""
+        """A hash of all ids, pairs, values and times, which identifies the data of a model."""
         digest = hashlib.blake2b(digest_size=16)
         for ids in (self.users, self.items):
             values: Any = ids.values
@@ -194,6 +212,8 @@ class Interactions:
         binary = bool((self.matrix.data == 1).all())
         columns: list[tuple[Any, Any]] = [(self.matrix.indptr, np.int64), (self.matrix.indices, np.int32)]
         columns += [] if binary else [(self.matrix.data, np.float64)]
+        if self.origin is not None and self.origin.times is not None:  # also where all are the same
+            columns.append((self.origin.times, np.int64))
         for array, kind in columns:
             for start in range(0, len(array), 1 << 20):  # in pieces: no second copy of the data
                 digest.update(np.ascontiguousarray(array[start : start + (1 << 20)], kind).data)

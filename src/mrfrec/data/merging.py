@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from mrfrec.checks import warn
 from mrfrec.data.ids import Ids, Texts, first_titles
 from mrfrec.data.interactions import Interactions, keep_pairs
 from mrfrec.data.pairs import combine, last_times
@@ -26,11 +27,11 @@ def origin_of_data(data: Interactions) -> Origin:
 def add(old: Interactions, new: Interactions) -> Interactions:
     """Return the interactions that the rows of both give when they are read at once.
 
-    With `duplicates="first"` and "last", the rows of `old` come first.
+    With `duplicates="first"` and "last", the rows of `old` come first. Times are kept if both have them.
     """
     was, more = origin_of_data(old), origin_of_data(new)
     was.check_can_grow()
-    if new.origin is not None and more.rules != was.rules:
+    if not more.is_matrix and more.rules != was.rules:
         raise DataError(
             f"the new events were read with {more.rules or 'the defaults'}, the others with "
             f"{was.rules or 'the defaults'}. Read them alike: read_interactions(…, **model.reading_)."
@@ -66,12 +67,19 @@ def add(old: Interactions, new: Interactions) -> Interactions:
     )
     titles = first_titles(len(items), named)
     keep, times = matrix.data != 0, None
-    if was.times is not None:
-        if more.times is None:
-            raise DataError("the new events need times: read_interactions(…, **model.reading_).")
+    if was.times is not None and more.times is not None:
         times = last_times(rows, columns, np.concatenate([was.times, more.times]), matrix)
-        keep &= times > times.max() - was.window
-    origin = replace(was, users=user_kind, items=item_kind, sums=sums, times=times)
+    elif was.times is not None or more.times is not None:
+        if was.moving_window is not None:
+            raise DataError("the new events need times: read_interactions(…, **model.reading_).")
+        timed, others = ("new", "earlier") if was.times is None else ("earlier", "new")
+        warn(
+            f"the {timed} events have times and the {others} ones have none: the result has none. To keep "
+            "times, give both, or fit again on all events."
+        )
+    if times is not None and was.moving_window is not None:
+        keep &= times > times.max() - was.moving_window
+    origin = replace(was, users=user_kind, items=item_kind, sums=sums, times=times, is_matrix=False)
     if not keep.all():
         if not keep.any():
             raise DataError("no interactions are left: the values of all pairs add up to 0.")

@@ -121,6 +121,8 @@ def last_times(
     rows: Places, columns: Places, times: npt.NDArray[np.int64], matrix: sp.csr_array
 ) -> npt.NDArray[np.int64]:
     """Return the latest time of each pair that `combine` has stored in the matrix."""
+    if matrix.nnz == len(rows):  # no pair repeats: this takes a fraction of the time of sorting
+        return np.asarray(sp.coo_array((times, (rows, columns)), shape=matrix.shape).tocsr().data)
     pair = rows.astype(np.int64) * matrix.shape[1] + columns
     order = np.argsort(pair, kind="stable")
     first = np.flatnonzero(np.append(True, pair[order[1:]] != pair[order[:-1]]))

@@ -62,17 +62,21 @@ class Origin:
     users: str = "integers"  # the type of the ids: "integers", "strings", or "untyped" if read from text
     items: str = "integers"
     sums: Sums = field(default_factory=Sums)
-    times: npt.NDArray[np.int64] | None = None  # of each pair's last row, in microseconds, for a window
+    times: npt.NDArray[np.int64] | None = None  # of each pair's last event, in microseconds since 1970
     sets_to_zero: bool = False  # whether a pair was dropped because its last row has the value 0
     batches: tuple[str, ...] = ()  # ids of the batches that were added, the first data included
+    is_matrix: bool = False  # whether the pairs are the entries of a matrix, which no rules have made
 
     @classmethod
-    def of_matrix(cls, values: npt.NDArray[Any], users: Ids, items: Ids) -> "Origin":
+    def of_matrix(
+        cls, values: npt.NDArray[Any], users: Ids, items: Ids, times: npt.NDArray[np.int64] | None = None
+    ) -> "Origin":
         """Return the origin of a matrix whose entries count as events."""
         single = values.astype(np.float32)
         sums = sums_of(single) if np.array_equal(single, values) else Sums(None, None)
         user, item = ("strings" if ids.is_text else "integers" for ids in (users, items))
-        return cls(rules_of_matrix(bool((values == 1).all())), user, item, sums)
+        rules = rules_of_matrix(bool((values == 1).all()))
+        return cls(rules, user, item, sums, times, is_matrix=True)
 
     @classmethod
     def of_facts(
@@ -85,8 +89,7 @@ class Origin:
         rules, grain, bound, batches = (facts[name] for name in ("rules", "grain", "bound", "batches"))
         kinds = facts["users"], facts["items"]
         if (
-            (times is not None and "window" not in rules)
-            or not (grain is None or type(grain) is int)
+            not (grain is None or type(grain) is int)
             or type(bound) is not float
             or any(type(batch) is not str for batch in batches)
             or any(kind not in _KINDS for kind in kinds)
@@ -111,9 +114,10 @@ class Origin:
         return replace(self, sums=self.sums.only(keep), times=times)
 
     @property
-    def window(self) -> int:
-        """The window, in microseconds."""
-        return ReadingOptions(**self.rules).microseconds("window") or 0
+    def moving_window(self) -> int | None:
+        """The window, in microseconds, if it ends at the latest time; else None."""
+        options = ReadingOptions(**self.rules)
+        return None if options.now is not None else options.microseconds("window")
 
     def check_can_shrink(self) -> None:
         """Refuse data from which no user can be removed without a trace."""
@@ -129,7 +133,8 @@ class Origin:
         """Refuse data to which nothing can be added exactly."""
         limits = [name for name in LIMITS if name in self.rules]
         fading = ReadingOptions(**self.rules).following_latest_time
-        fading = [] if fading == ["window"] and self.times is not None else fading
+        if fading == ["window"] and self.is_binary and self.times is not None:
+            fading = []
         why = "leaves out what later events may bring back" if limits else "goes by the latest time"
         if limits or fading:
             raise DataError(

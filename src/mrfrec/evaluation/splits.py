@@ -339,6 +339,8 @@ def by_hash(
             )
     training = Interactions(*keep_pairs(X, data.users, data.items, data.titles, trained), copy=False)
     training.features = None if data.features is None else data.features.over(training.items)
+    if data.times is not None and data.origin is not None:
+        training.origin = data.origin.only(trained)
     items = np.flatnonzero(np.bincount(X.indices[trained], minlength=data.n_items))
     of_items = hashed(data.items, items)
     questions = []

@@ -17,6 +17,7 @@ BLANK = "blank line"  # the fault of a row without content, which is passed over
 BATCH_ROWS = 250_000  # most rows in a batch
 PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # first bytes of gzip and zstd files
 ID_ROLES = ("user", "item")
+POSSIBLE_TIME = "possible time"  # role of a column whose name fits, which is left out if its values do not
 FEATURE = "feature "  # prefix of the roles of columns of features
 INT64_MAX = np.iinfo(np.int64).max
 _LISTS = (list, tuple, np.ndarray)

@@ -17,7 +17,8 @@ _NAMES = {
     "locationid poi poiid business businessid show showid recipe recipeid",
     "value": "value rating ratings stars count counts plays playcount weight quantity score",
     "title": "title itemtitle itemname productname producttitle movietitle booktitle songtitle name label",
-    "time": "timestamp time date datetime unixtime created createdat",
+    "time": "timestamp time date datetime unixtime unixreviewtime ts created createdat ordered orderedat "
+    "orderdate ordertime purchasedat purchasedate eventtime eventdate",
     "event": "event eventtype kind action behavior behaviour eventname actiontype interactiontype",
 }
 _NAMES_IN_ITEM_TABLE = ": call them item and title."

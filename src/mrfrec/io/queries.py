@@ -13,7 +13,7 @@ import polars as pl
 from mrfrec.checks import missing_extra
 from mrfrec.errors import DataError
 from mrfrec.io import batches as tables
-from mrfrec.io.batches import ID_ROLES, POLARS_ERRORS, Roles, Source, Types, batch_of
+from mrfrec.io.batches import ID_ROLES, POLARS_ERRORS, POSSIBLE_TIME, Roles, Source, Types, batch_of
 from mrfrec.io.databases import call_with_limit, connect, database_file, failure, is_database, redacted
 
 Places = dict[str, int]  # of the columns of each role
@@ -106,8 +106,13 @@ def _arrow_rows(cursor: Any, url: str, stream: Any, places: Places) -> Iterator[
     schema = stream.get_schema()
     done = 0
     kinds = list(schema.children)
-    for role, place in places.items():
-        _check_type(kinds[place], role, redacted(url))
+    for role, place in dict(places).items():
+        try:
+            _check_type(kinds[place], role, redacted(url))
+        except DataError:
+            if role != POSSIBLE_TIME:
+                raise
+            del places[role]
     try:
         while (array := call_with_limit(cursor, _next_array, stream, schema)).is_valid():
             series = {role: _series(array.child(i), kinds[i], role) for role, i in places.items()}
@@ -185,7 +190,11 @@ def _series(array: Any, kind: Any, role: str) -> pl.Series:
         return digits.str.replace("^(.{8})(.{4})(.{4})(.{4})", "${1}-${2}-${3}-${4}-")
     if isinstance(series.dtype, pl.BaseExtension):  # numeric and JSON, sent as text
         series = series.ext.storage()
-    return series.cast(pl.Float64) if role in ("value", "time") and _type_name(kind) == "numeric" else series
+    return (
+        series.cast(pl.Float64)
+        if role in ("value", "time", POSSIBLE_TIME) and _type_name(kind) == "numeric"
+        else series
+    )
 
 
 def _as_series(values: list[Any]) -> pl.Series | list[Any]:

@@ -21,9 +21,21 @@ from mrfrec.data.ids import Texts, first_titles
 from mrfrec.data.pairs import combine, combine_in_ranges
 from mrfrec.data.provenance import Sums
 from mrfrec.data.reading_options import ReadingOptions
+from mrfrec.data.times import Times, from_numbers, tell, warn_of_future
 from mrfrec.errors import DataError, EmptyTableError
 from mrfrec.io import event_weights
-from mrfrec.io.batches import BLANK, FAULT, FEATURE, ID_ROLES, INT64_MAX, Roles, Source, Types, reading
+from mrfrec.io.batches import (
+    BLANK,
+    FAULT,
+    FEATURE,
+    ID_ROLES,
+    INT64_MAX,
+    POSSIBLE_TIME,
+    Roles,
+    Source,
+    Types,
+    reading,
+)
 from mrfrec.io.id_numbering import IdNumbering, warn_of_floats
 
 _log = logging.getLogger("mrfrec")
@@ -53,6 +65,8 @@ class RowReader:
 
     Rows with a value below `min_value` are left out first, then rows before `since` or from `until` on, then
     rows whose kind of event counts 0, then rows that are older than the window.
+
+    The times of the role "time" must be good ones. Those of the role `POSSIBLE_TIME` are kept if all are.
     """
 
     def __init__(self, options: ReadingOptions | None = None) -> None:
@@ -65,6 +79,8 @@ class RowReader:
         self.skipped: dict[str, int] = {}  # reason → rows
         self._warned_of: set[tuple[str, str]] = set()  # columns of ids that are floats
         self.read_rows = self.expected = 0  # numbers of rows; `expected` is 0 if unknown
+        self._drops_times = False
+        self._time_columns: dict[str, None] = {}  # in the order of the tables
         self._are_dates: bool | None = None
         self._time_scale: int | None = None  # microseconds per unit, of times that are numbers
         self._latest = -INT64_MAX  # time of a row that `since` and `until` keep
@@ -73,14 +89,14 @@ class RowReader:
         self._titles = pl.DataFrame(schema={"code": pl.Int32, "title": pl.String})
 
     def read(self, table: Source, roles: Roles, progress: Progress | None) -> None:
+        self._time_columns |= {roles[role]: None for role in ("time", POSSIBLE_TIME) if role in roles}
         types = {"user": self.users.texts.dtype, "item": self.items.texts.dtype}
         for batch in self.good_rows(table, roles, types):
             if self.options.min_value is not None:
                 batch = batch.filter(batch["value"].to_numpy() >= np.float32(self.options.min_value))
             if "time" in roles:
                 batch = batch.with_columns(time=self._times(batch["time"], table))
-                if self.options.uses_times:
-                    batch = batch.filter(event_weights.are_within(batch["time"].to_numpy(), self.options))
+                batch = batch.filter(event_weights.are_within(batch["time"].to_numpy(), self.options))
             if "event" in roles:
                 where = f"{table.name}, column {roles['event']!r}"
                 weights = event_weights.weights_of_kinds(
@@ -98,6 +114,8 @@ class RowReader:
                     rows["value"] = _product(rows.get("value"), batch["weight"].to_numpy(), table.name)
                 if "time" in roles:
                     rows["time"] = batch["time"].to_numpy()
+                elif (times := self._possible_times(batch, table, roles)) is not None:
+                    rows["time"] = times
                 if "title" in roles:
                     named = pl.DataFrame({"code": rows["item"], "title": batch["title"]})
                     named = pl.concat([self._titles, named.filter(pl.col("title") != "")])
@@ -116,22 +134,47 @@ class RowReader:
             rows = rows if recent.all() else {role: column[recent] for role, column in rows.items()}
         self._rows.append(rows)
 
-    def _times(self, column: pl.Series, table: Source) -> npt.NDArray[Any]:
-        """Return times as microseconds since 1970, or unchanged if only their order counts."""
+    def _possible_times(self, batch: pl.DataFrame, table: Source, roles: Roles) -> Times | None:
+        """Return the times of rows; None from the first batch on in which not every row has a time."""
+        name = roles.get(POSSIBLE_TIME)
+        if name is None or self._drops_times:
+            return None
+        try:
+            if POSSIBLE_TIME not in batch.columns:
+                raise DataError(f"{table.name}: column {name!r} is of a type that is not read.")
+            raw = batch[POSSIBLE_TIME]
+            with reading(table.name):
+                typed, faults = _typed_columns(raw.to_frame("time"), table, {"time": name}, {})
+            for fault, (bad, role) in faults.items():
+                if bad.any():
+                    got = f", such as {raw[int(bad.arg_true()[0])]!r}" if role else ""
+                    count = f"{int(bad.sum()):,} of {counted(len(raw), 'row')}"
+                    raise DataError(f"{table.name}, column {name!r}: {fault} in {count}{got}.")
+            return self._times(typed["time"], table)
+        except DataError as error:
+            self.drop_times(str(error))
+            return None
+
+    def drop_times(self, why: str) -> None:
+        """Keep no times, those read so far included, and log why."""
+        _log.info("no times are kept. %s To have them refused or left out by row, name their column.", why)
+        self._drops_times = True
+        self._rows.drop("time")
+
+    def _times(self, column: pl.Series, table: Source) -> Times:
+        """Return times as microseconds since 1970."""
         if self._are_dates not in (None, column.dtype.is_temporal()):
             raise DataError(f"{table.name}: {_MIXED_TIMES}")
         self._are_dates = column.dtype.is_temporal()
-        times = (column.dt.epoch("us") if self._are_dates else column).to_numpy()
-        if self.options.uses_times and len(times):
-            scale = None
-            if not self._are_dates:
-                times, scale = event_weights.from_numbers(times)
-            if scale is not None and self._time_scale not in (None, scale):
-                raise DataError(
-                    f"{table.name}: times are seconds in some rows and milliseconds in others, or in other "
-                    "files. Make them the same."
-                )
-            self._time_scale = scale or self._time_scale
+        if self._are_dates:
+            return column.dt.epoch("us").to_numpy()
+        times, scale = from_numbers(column.to_numpy())
+        if scale is not None and self._time_scale not in (None, scale):
+            raise DataError(
+                f"{table.name}: times are seconds in some rows and milliseconds in others, or in other "
+                "files. Make them the same."
+            )
+        self._time_scale = scale or self._time_scale
         return times
 
     def good_rows(
@@ -193,6 +236,10 @@ class RowReader:
                 )  # fmt: skip
         if "value" not in rows:
             rows.fill("value", np.bool_ if self.is_binary else np.float32)
+        if "time" in rows:
+            unit = {None: "", 1000: " (milliseconds)"}.get(self._time_scale, " (seconds)")
+            tell(rows["time"], list(self._time_columns), unit)
+            warn_of_future(rows["time"])
         self.users.finish(rows["user"])
         self.items.finish(rows["item"])
 
@@ -210,12 +257,10 @@ class RowReader:
         )
 
     def to_matrix(self, duplicates: str) -> tuple[sp.csr_array, Sums, npt.NDArray[np.int64] | None]:
-        """Return users × items, the exact sums, and if the window moves, the latest time of each pair.
+        """Return users × items, the exact sums, and the latest time of each pair, None without times.
 
         Pairs with the value 0 are stored zeros.
         """
-        if not self.is_binary or self.options.window is None or self.options.now is not None:
-            self._rows.drop("time")
         return combine_in_ranges(self._rows.release(), self.users.ids, self.items.ids, duplicates)
 
     def to_events(self, duplicates: str) -> Events:
@@ -326,7 +371,7 @@ def _typed_columns(
         is_numbered = role in types and raw.dtype == types[role]
         if isinstance(raw.dtype, pl.Categorical | pl.Enum | pl.Null) and not is_numbered:
             raw = raw.cast(pl.String)
-        if role.startswith(FEATURE):
+        if role.startswith(FEATURE) or role == POSSIBLE_TIME:
             columns[role] = raw
             continue
         kind = raw.dtype
@@ -396,6 +441,8 @@ def _parsed_times(raw: pl.Series, table: Source) -> pl.Series:
     if number.null_count():
         plain = text.str.replace(r"^(\S{10})T", "$1 ").str.replace(r"Z$", "+00:00")
         for form in _DATES:
+            if not dates.null_count():
+                break
             parsed = plain.str.to_datetime(form, time_unit="us", strict=False)
             dates = dates.fill_null(parsed.cast(pl.Datetime("us")))
     if dates.null_count() == len(dates):

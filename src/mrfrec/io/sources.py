@@ -25,6 +25,7 @@ from mrfrec.errors import DataError, ParameterError
 from mrfrec.io import batches as tables
 from mrfrec.io.batches import (
     POLARS_ERRORS,
+    POSSIBLE_TIME,
     Roles,
     Source,
     Types,
@@ -278,14 +279,16 @@ def _open_frame(frame: "nw.DataFrame[Any] | nw.LazyFrame[Any]") -> Source:
         for start in range(0, len(eager), tables.BATCH_ROWS):
             with reading(name):
                 part = eager[start : start + tables.BATCH_ROWS]
-                series = {role: _series(part.get_column(columns[column])) for role, column in roles.items()}
+                series = {
+                    role: _series(part.get_column(columns[column]), role) for role, column in roles.items()
+                }
                 batch = batch_of(series, [None] * len(part), name)
             yield batch
 
     return Source(name, tuple(columns), batches, library=library, rows=lambda: len(eager))
 
 
-def _series(column: "nw.Series[Any]") -> pl.Series | list[Any]:
+def _series(column: "nw.Series[Any]", role: str) -> pl.Series | list[Any]:
     """Convert a column without requiring pyarrow; to a list if it may hold objects of any type."""
     native = column.to_native()
     if isinstance(native, pl.Series):
@@ -294,6 +297,10 @@ def _series(column: "nw.Series[Any]") -> pl.Series | list[Any]:
         return pl.Series(native)
     if column.dtype.is_float() or (column.dtype.is_integer() and column.null_count() == 0):
         return pl.Series(column.to_numpy(), nan_to_null=True)
+    if role in ("time", POSSIBLE_TIME) and isinstance(column.dtype, nw.Datetime):
+        if column.dtype.time_zone is not None:
+            column = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+        return pl.Series(column.to_numpy())
     # None, NaN, and pandas' NaT and NA, which cannot be compared, are missing.
     odd = ("NAType", "NaTType")
     return [None if type(x).__name__ in odd or (np.isscalar(x) and x != x) else x for x in column.to_list()]

@@ -22,7 +22,7 @@ from mrfrec.data.interactions import Interactions, keep_pairs
 from mrfrec.data.provenance import Origin
 from mrfrec.data.reading_options import Duplicates, Duration, Format, Moment, OnBad, ReadingOptions
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.batches import Source, reading
+from mrfrec.io.batches import POSSIBLE_TIME, Source, reading
 from mrfrec.io.columns import check_that_rows_may_be_counted, find_roles, find_titles, name_list
 from mrfrec.io.id_numbering import without_fractions
 from mrfrec.io.row_reader import RowReader
@@ -36,7 +36,6 @@ _USED_WITH = {  # columns that only some options use: the options, and what they
         "binary=False lets pairs count their values, min_value leaves out rows below it.",
     ),
     "event": ("event_weights", "Say what each kind counts."),
-    "time": ("half_life, window, since or until", "Nothing else needs times here."),
 }
 
 
@@ -52,7 +51,7 @@ def read_interactions(
     binary: bool = True,
     event: str | None = None,
     event_weights: Mapping[str, float] | None = None,
-    time: str | None = None,
+    time: str | bool | None = None,
     half_life: Duration | None = None,
     now: Moment | None = None,
     since: Moment | None = None,
@@ -101,8 +100,11 @@ def read_interactions(
         What an event of each kind counts: {"view": 0.2, "cart": 0.5, "buy": 1}. "other" names all other
         kinds. A weight of 0 leaves the rows out.
     time
-        Column of the times, for the options that need them. Times are dates, texts in ISO 8601, or seconds or
-        milliseconds since 1970; UTC if they name no zone.
+        Column of the times, if its name does not tell. Times are dates, texts in ISO 8601, or seconds or
+        milliseconds since 1970; UTC if they name no zone. The last time of each pair is kept, in
+        `Interactions.times`. A column that is only recognised is left out, and the log says so, if some row
+        has no time; one that is named, or recognised with True, must have a time in each row. With False, no
+        times are read.
     half_life
         Let rows count half after this time: "30d", "12h", "2w". A `timedelta` is allowed, too.
     now
@@ -171,7 +173,7 @@ def read_events(
     user: str | None = None,
     item: str | None = None,
     value: str | None = None,
-    time: str | bool = False,
+    time: str | bool | None = None,
     title: str | None = None,
     *,
     items: object = None,
@@ -188,21 +190,19 @@ def read_events(
     Parameters
     ----------
     time
-        Name of a column of times (numbers, dates, or texts such as 2019-12-08T10:30:00), or True for the one
-        that is recognised.
+        As for `read_interactions`.
     options
         Further parameters of `read_interactions`.
     """
-    if not isinstance(time, str | bool):
-        raise ParameterError("time", "the name of a column, True or False", time)
     reading_options = ReadingOptions(**options)
+    _check_time(time, reading_options)
     for name, limit in reading_options.limits().items():
         if limit:
             raise ParameterError(name, "left out for events", limit, "Use Events.filtered.")
     named = {"user": user, "item": item, "value": value, "title": title if items is None else None}
-    named |= {"event": event, "time": time if isinstance(time, str) else None}
+    named |= {"event": event, "time": time}
     _refuse_unused({"value": value, "event": event}, reading_options)
-    rows, library = _read_rows(source, named, items, reading_options, progress, timed=bool(time))
+    rows, library = _read_rows(source, named, items, reading_options, progress)
     events = rows.to_events(reading_options.duplicates)
     titles = events.titles if items is None else _titles_from(items, events.items, item, title, rows)
     return replace(events, titles=titles, skipped=rows.skipped, library=library)
@@ -211,17 +211,27 @@ def read_events(
 def check_reading(parameters: Mapping[str, Any]) -> ReadingOptions:
     """Check the parameters of `read_interactions` as far as possible without data."""
     for name in _COLUMNS:
-        if not isinstance(parameters.get(name), str | None):
+        if name != "time" and not isinstance(parameters.get(name), str | None):
             raise ParameterError(name, "a text", parameters[name])
     names = [field.name for field in fields(ReadingOptions) if field.name in parameters]
     options = ReadingOptions(**{name: parameters[name] for name in names})
+    _check_time(parameters.get("time"), options)
     _refuse_unused({name: parameters.get(name) for name in _USED_WITH}, options)
     return options
 
 
+def _check_time(time: object, options: ReadingOptions) -> None:
+    if not isinstance(time, str | bool | None):
+        raise ParameterError("time", "the name of a column, True, False or None", time)
+    if time is False and options.uses_times:
+        raise ParameterError(
+            "time", "left out with half_life, window, since or until, which need times", time
+        )
+
+
 def _refuse_unused(named: Mapping[str, str | None], options: ReadingOptions) -> None:
     """Refuse a column that is named but that no option uses."""
-    used = {"value": options.uses_values, "event": options.event_weights, "time": options.uses_times}
+    used = {"value": options.uses_values, "event": options.event_weights}
     for role, name in named.items():
         if name is not None and not used[role]:
             needed, advice = _USED_WITH[role]
@@ -230,26 +240,28 @@ def _refuse_unused(named: Mapping[str, str | None], options: ReadingOptions) -> 
 
 def _read_rows(
     source: object,
-    named: dict[str, str | None],
+    named: dict[str, Any],
     items: object,
     options: ReadingOptions,
     progress: "Progress | bool | None",
-    *,
-    timed: bool = False,
 ) -> tuple[RowReader, str | None]:
     """Read the rows of all tables; return them, and the data frame library of the first table."""
     sources = open_sources(source, options)
     min_value = options.min_value
     uses_values = options.uses_values
-    uses_times = timed or options.uses_times
+    time = named["time"]
+    needs_times = options.uses_times or isinstance(time, str) or time is True
     uses_kinds = options.event_weights is not None
-    wanted = {"value": uses_values, "time": uses_times, "title": items is None}
-    needed = ("user", "item", *(["time"] if uses_times else []), *(["event"] if uses_kinds else []))
+    wanted = {"value": uses_values, "title": items is None}
+    needed = ("user", "item", *(["time"] if needs_times else []), *(["event"] if uses_kinds else []))
+    named = named | {"time": time if isinstance(time, str) else None}
     tables: list[tuple[Source, dict[str, str]]] = []
     for table in sources:
         roles = find_roles(table, named, needed)
         if not uses_kinds:
             roles.pop("event", None)
+        if time is False:
+            roles.pop("time", None)
         if uses_values and "value" not in roles:
             check_that_rows_may_be_counted(table, roles)
             if min_value is not None:
@@ -266,11 +278,16 @@ def _read_rows(
         if others and not tables:
             used = ", ".join(f"{role} {name!r}" for role, name in read.items())
             _log.info("columns of %s: %s; not read: %s", table.name, used, name_list(others))
+        if "time" in read and not needs_times:
+            read[POSSIBLE_TIME] = read.pop("time")
         tables.append((table, read))
     without = [table.name for table, roles in tables if "value" not in roles]
     if without and len(without) < len(tables):
         raise DataError(f"{without[0]} has no column of values, but other files have. Read them apart.")
     rows = RowReader(options)
+    untimed = [table.name for table, roles in tables if not {"time", POSSIBLE_TIME} & {*roles}]
+    if untimed and len(untimed) < len(tables):
+        rows.drop_times(f"{untimed[0]} has no column of times, but other files have.")
     with showing(progress) as report:
         if report is not None:
             rows.expected = _expected_rows(sources)
@@ -291,12 +308,20 @@ def _expected_rows(tables: Sequence[Source]) -> int:
     return sum(counts) if all(counts) else 0
 
 
-def as_interactions(data: object) -> Interactions:
-    """Convert data for `fit`: interactions unchanged, a matrix with its values, a table by the defaults."""
+def as_interactions(data: object, times: object = None) -> Interactions:
+    """Convert data for `fit`: interactions unchanged, a matrix with its values, a table by the defaults.
+
+    `times` are those of a matrix.
+    """
+    if times is not None and not sp.issparse(data):
+        advice = "Interactions and tables have their own: read_interactions(…, time=…)."
+        raise ParameterError(
+            "times", "None unless the data is a scipy.sparse matrix", type(times).__name__, advice
+        )
     if isinstance(data, Interactions):
         return data
     if sp.issparse(data) or isinstance(data, np.ndarray):
-        return Interactions(data)
+        return Interactions(data, times=times)
     if isinstance(data, Events):
         raise DataError("data must be interactions; got Events. Give events.interactions().")
     return read_interactions(data)

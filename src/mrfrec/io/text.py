@@ -16,8 +16,9 @@ import polars.selectors as cs
 
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io import batches as tables
-from mrfrec.io.batches import BLANK, FAULT, ID_ROLES, Roles, Source, Types, batch_of, stream
+from mrfrec.io.batches import BLANK, FAULT, ID_ROLES, POSSIBLE_TIME, Roles, Source, Types, batch_of, stream
 
+_NUMBERS = ("value", "time", POSSIBLE_TIME)  # roles whose numbers polars may turn into text
 _SPARE_COLUMNS = 4  # after the last, to notice rows with too many fields
 _SAMPLE = 1000  # lines of JSON from which the columns and their types are inferred
 _LONGEST = 100_000  # characters in the first line; lines in one quoted field
@@ -183,7 +184,7 @@ def _parse_fast(
     for role, column in roles.items():
         if schema[column] == pl.String:
             key = "|".join(re.escape(json.dumps(column, ensure_ascii=plain)) for plain in (True, False))
-            odd.append(rf"(?:{key})\s*:\s*" + ("[tf]" if role == "value" else r'[^\sn"]'))
+            odd.append(rf"(?:{key})\s*:\s*" + (r"[tf{\[]" if role in _NUMBERS else r'[^\sn"]'))
     if lines.str.contains(f"(?i){'|'.join(odd)}").any():
         return None
     try:

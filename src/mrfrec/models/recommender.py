@@ -129,6 +129,7 @@ class Recommender(Parameterized, ABC):
         data: object,
         y: object = None,
         *,
+        times: object = None,
         progress: "Progress | bool | None" = None,
         reuse: dict[str, Any] | None = None,
         validation: object = None,
@@ -145,6 +146,8 @@ class Recommender(Parameterized, ABC):
             matrix of users × items, which is copied.
         y
             None, which scikit-learn passes: there are no targets beside the data.
+        times
+            The times of a `scipy.sparse` matrix, as for `Interactions`; other data has its own.
         progress
             True draws a bar on stderr. A function is called as `progress(stage, done, total)`, with the stage
             in words; the total may change.
@@ -171,7 +174,7 @@ class Recommender(Parameterized, ABC):
             raise ParameterError("measured", "the measured_ of a model, or None", measured)
         if client is not None:
             self.check_ready(client)
-        interactions = as_interactions(data)
+        interactions = as_interactions(data, times)
         if item_features is not None:
             interactions = self._with_features(interactions, item_features)
         if reuse is not None and reuse.setdefault("data", interactions) is not interactions:
@@ -184,7 +187,8 @@ class Recommender(Parameterized, ABC):
             )
         # The memory limit does not include what the caller already holds.
         copied = 0 if isinstance(data, type(interactions)) else sum(
-            array.nbytes for array in (matrix.data, matrix.indices, matrix.indptr)
+            array.nbytes for array in (matrix.data, matrix.indices, matrix.indptr, interactions.times)
+            if array is not None
         )  # fmt: skip
         shown_and_hidden = None if validation is None else validation_rows(validation, size.items)
         parameters = self.parameters
@@ -627,7 +631,7 @@ class Recommender(Parameterized, ABC):
             `Interactions`. Users and items may be new.
         batch
             Name of the batch, such as "2026-11-16". A batch that was added before is refused. By default a
-            hash of its ids, pairs and values.
+            hash of its ids, pairs, values and times.
         again
             Add the batch even if one of that name was added before.
         measure_again

@@ -9,7 +9,7 @@ import numpy as np
 from mrfrec.checks import check_flag, warn
 from mrfrec.data.ids import as_list
 from mrfrec.data.provenance import Origin
-from mrfrec.data.reading_options import RULES
+from mrfrec.data.reading_options import RULES, ReadingOptions
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.fitted.state import FittedState
 
@@ -88,15 +88,20 @@ def read_more(fitted: FittedState, source: object, **options: Any) -> "Interacti
         if name in options:
             rule = "left out: more events are read by the rules of the first (reading_)"
             raise ParameterError(name, rule, options[name])
-    return read_interactions(source, **options, **fitted.origin_for("update").rules)
+    origin = fitted.origin_for("update")
+    if origin.times is None and not ReadingOptions(**origin.rules).uses_times:
+        options = {"time": False, **options}  # times of the new events alone could not be kept
+    return read_interactions(source, **options, **origin.rules)
 
 
 def _check_window(before: Origin | None, after: Origin | None) -> None:
     """Warn if a later time has taken all earlier pairs out of the window."""
     if before is None or after is None or before.times is None or after.times is None:
         return
+    if before.moving_window is None:
+        return
     old, new = (np.datetime64(int(times.max()), "us") for times in (before.times, after.times))
-    if new - old > np.timedelta64(before.window, "us"):
+    if new - old > np.timedelta64(before.moving_window, "us"):
         warn(
             f"the latest time is now {new}, before it was {old}: none of the earlier events is left in the "
             "window. If that time is wrong, correct the new events and update the earlier model again."
