@@ -32,6 +32,7 @@ def moments(
     user_weight: float = 0.0,
     F: Matrix | None = None,
     feature_weight: float = 0.0,
+    aged: "Aged | None" = None,
 ) -> Moments:
     """S of Eq. 4 (§2.2), and the paragraph on popularity bias (§5): μ, v, s and S.
 
@@ -40,7 +41,10 @@ def moments(
     """
     lengths = (X != 0).sum(axis=1)
     w = np.array([max(length, 1) ** -user_weight for length in lengths])
-    w = w * lengths.sum() / (w * lengths).sum()
+    total = lengths.sum()
+    if aged is not None:
+        X, w, lengths = aged.X, w * aged.weight, aged.length
+    w = w * total / (w * lengths).sum()
     n = w.sum()
     mu = (w @ X) / n
     # Without centering, v is the diagonal of XᵀWX: an item that everybody has takes part, as in EASE.
@@ -61,6 +65,36 @@ def moments(
     S[~active] = 0.0
     S[:, ~active] = 0.0
     return Moments(n, mu, v, s, S, active)
+
+
+@dataclass
+class Aged:
+    X: Matrix  # x·√(2^(−(t_u − t_ui)/half-life))
+    weight: Matrix  # 2^(−(now − t_u)/half-life)
+    length: Matrix  # of each history, an entry at t_u counts 1
+
+
+def aged(X: Matrix, times: Matrix, half_life: float) -> Aged:
+    """Histories whose entries fade with their age; t_u is the last time of user u."""
+    now = times[X != 0].max()
+    out = Aged(np.zeros(X.shape), np.ones(len(X)), np.zeros(len(X)))
+    for u, row in enumerate(X):
+        if row.any():
+            last = times[u][row != 0].max()
+            out.weight[u] = 2 ** -((now - last) / half_life)
+            for i in np.flatnonzero(row):
+                factor = 2 ** -((last - times[u, i]) / half_life)
+                out.X[u, i] = row[i] * factor**0.5
+                out.length[u] += factor
+    return out
+
+
+def asked_values(items: list[int], times: list[int], rho: float) -> dict[int, float]:
+    """ρ^place of each item, where the place is the number of different later times."""
+    return {
+        item: rho ** len({other for other in times if other > time})
+        for item, time in zip(items, times, strict=True)
+    }
 
 
 def ridge(found: Moments, l2: float, l2_flat: float = 0.0, dropout: float = 0.0) -> Matrix:
@@ -88,9 +122,10 @@ def dense(
     mean_constraint: bool = False,
     F: Matrix | None = None,
     feature_weight: float = 0.0,
+    aged: "Aged | None" = None,
 ) -> Matrix:
     """Eq. 4, and the Appendix."""
-    found = moments(X, alpha, center, user_weight, F, feature_weight)
+    found = moments(X, alpha, center, user_weight, F, feature_weight, aged)
     m = X.shape[1]
     keep = np.flatnonzero(found.active)
     C = np.linalg.inv(found.S[np.ix_(keep, keep)] + np.diag(ridge(found, l2, l2_flat)[keep]))

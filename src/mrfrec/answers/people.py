@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import warn
+from mrfrec.core.ages import BLIND, Recency, Times
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Training
 from mrfrec.data.ids import Id, Ids, Texts, as_list, is_table
-from mrfrec.data.reading_options import LIMITS, RULES
+from mrfrec.data.reading_options import LIMITS, RULES, moment
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.fitted.state import FittedState
 
@@ -48,6 +50,10 @@ class People:
     histories: Rows
     library: str | None = None  # of the data frame that named them, for tables of answers
     unknown: tuple[UnknownIds, ...] = ()
+    times: Times | None = None  # of the entries of `histories`; None if they have no order
+    are_times: bool = True  # or else places, which tell the order alone
+    now: int | None = None  # when training users are asked; others are asked at their last time
+    recency: Recency = BLIND  # how values fall with time
 
     def __len__(self) -> int:
         return len(self.names)
@@ -57,15 +63,23 @@ class People:
         end = len(self) if last is None else last
         for start in range(first, end, _USERS_AT_ONCE):
             stop = min(start + _USERS_AT_ONCE, end)
-            if self.chosen is None:
-                rows = self.histories.span(start, stop)
-            else:
-                chosen = self.chosen[start:stop]
-                known = self.histories.take(chosen[chosen >= 0])
-                lengths = np.zeros(stop - start, np.int64)
-                lengths[chosen >= 0] = np.diff(known.ptr)
-                rows = replace(known, ptr=np.concatenate([[0], np.cumsum(lengths)]))
+            rows = self._rows(self.histories, start, stop)
+            if self.times is not None and not self.recency.is_blind:
+                times = self._rows(replace(self.histories, values=self.times, check=None), start, stop).values
+                at = None if self.now is None else np.full(len(rows), self.now)
+                factors = self.recency.factors(rows.ptr, times, at, are_times=self.are_times)
+                rows = replace(rows, values=rows.values * factors, check=None)
             yield start, self.names[start:stop], rows
+
+    def _rows(self, histories: Rows, start: int, stop: int) -> Rows:
+        """Return the histories of some people."""
+        if self.chosen is None:
+            return histories.span(start, stop)
+        chosen = self.chosen[start:stop]
+        known = histories.take(chosen[chosen >= 0])
+        lengths = np.zeros(stop - start, np.int64)
+        lengths[chosen >= 0] = np.diff(known.ptr)
+        return replace(known, ptr=np.concatenate([[0], np.cumsum(lengths)]))
 
 
 def people_of(
@@ -77,9 +91,15 @@ def people_of(
     """
     if users is not None and history is not None:
         raise ParameterError("history", "None when users are given", history, "One of them says for whom.")
-    if history is None:
-        return _people_of_users(users, fitted.training_for("recommending by user id"), once)
-    return _people_of_histories(history, fitted)
+    recency = fitted.learned.recency
+    if history is not None:
+        return replace(_people_of_histories(history, fitted), recency=recency)
+    training = fitted.training_for("recommending by user id")
+    people = _people_of_users(users, training, once)
+    times = None if training.origin is None else training.origin.times
+    if times is None or recency.is_blind:
+        return people
+    return replace(people, times=times, now=int(times.max()), recency=recency)
 
 
 def length_of_history(fitted: FittedState, user: Id) -> int | None:
@@ -135,7 +155,8 @@ def _people_of_histories(history: object, fitted: FittedState) -> People:
     if isinstance(history, PathLike) or is_table(history) or not isinstance(history, Iterable):
         return _people_of_table(history, fitted)
     if isinstance(history, Mapping):
-        if all(isinstance(value, int | float | np.number) for value in history.values()):
+        of_one = int | float | np.number | date | np.datetime64
+        if all(isinstance(value, of_one) for value in history.values()):
             return _people_of_lists(Ids.range(1), [history], items, usual)
         return _people_of_lists(Ids.of(history, "user"), list(history.values()), items, usual)
     ids = as_list(history, "item", "history")
@@ -152,17 +173,46 @@ def _people_of_lists(
 ) -> People:
     """Return people with histories of item ids, or of mappings from these to values."""
     mappings: list[Any] = []
+    times: list[list[int]] = []
     for history in histories:
         ids = history if isinstance(history, Mapping) else as_list(history, "item", "history")
+        if (
+            isinstance(ids, Mapping)
+            and ids
+            and all(isinstance(x, date | np.datetime64) for x in ids.values())
+        ):
+            times.append([_microseconds(x) for x in ids.values()])
+            ids = dict.fromkeys(ids, usual)
         try:
-            mappings.append(ids if isinstance(ids, Mapping) else dict.fromkeys(ids, usual))
+            mappings.append(ids if isinstance(ids, Mapping) else _last_of_each(ids, usual))
         except TypeError:  # something in it cannot be an id
             raise ParameterError("history", "a sequence of item ids", history) from None
-    return replace(people_with_values(items, mappings), names=names, library=library)
+    if times and len(times) < len(histories):
+        raise ParameterError("history", "with times for everybody, or for nobody", histories)
+    are_lists = not times and not any(isinstance(history, Mapping) for history in histories)
+    order = times or ([list(range(len(ids))) for ids in mappings] if are_lists else None)
+    people = people_with_values(items, mappings, order)
+    return replace(people, names=names, library=library, are_times=bool(times))
 
 
-def people_with_values(items: Ids, histories: Sequence[Mapping[Any, float]]) -> People:
-    """Return people with histories that are mappings from item ids to values."""
+def _last_of_each(ids: Sequence[Any], usual: float) -> dict[Any, float]:
+    """Return a value for each item of a list, where an item that comes again has its last place."""
+    return dict.fromkeys(reversed(dict.fromkeys(reversed(ids))), usual)
+
+
+def _microseconds(time: Any) -> int:
+    """Return a time of a history, in microseconds since 1970."""
+    if isinstance(time, np.datetime64):
+        return int(time.astype("datetime64[us]").astype(np.int64))
+    return moment("history", time)
+
+
+def people_with_values(
+    items: Ids,
+    histories: Sequence[Mapping[Any, float]],
+    times: Sequence[Sequence[int]] | None = None,
+) -> People:
+    """Return people with histories that are mappings from item ids to values, and the times of these."""
     ids = [item for history in histories for item in history]
     try:
         x = np.array([value for history in histories for value in history.values()], np.float64)
@@ -177,7 +227,11 @@ def people_with_values(items: Ids, histories: Sequence[Mapping[Any, float]]) -> 
         owners = np.repeat(np.arange(len(histories)), [len(history) for history in histories])
     places, unknown = find_ids(ids, items, "item", "history")
     rows = rows_of_pairs(owners, places, x, len(histories), items)
-    return People(Ids.range(len(histories)), None, rows, None, unknown)
+    people = People(Ids.range(len(histories)), None, rows, None, unknown)
+    if times is None:
+        return people
+    flat = np.array([time for each in times for time in each], np.int64)
+    return replace(people, times=_times_of_pairs(owners, places, x, flat))
 
 
 def read_histories(fitted: FittedState, source: object, **columns: Any) -> "Interactions":
@@ -213,8 +267,10 @@ def _people_of_table(table: Any, fitted: FittedState) -> People:
     _check_rules(data, fitted.rules)
     pairs = data.matrix.tocoo()
     places, unknown = find_ids(data.items, items, "item", "history")
-    rows = rows_of_pairs(pairs.coords[0], places[pairs.coords[1]], pairs.data, data.n_users, items)
-    return People(data.users, None, rows, data.library, unknown)
+    where = pairs.coords[0], places[pairs.coords[1]]
+    rows = rows_of_pairs(*where, pairs.data, data.n_users, items)
+    times = None if data.times is None else _times_of_pairs(*where, pairs.data, data.times)
+    return People(data.users, None, rows, data.library, unknown, times)
 
 
 def _check_rules(data: "Interactions", rules: Mapping[str, Any]) -> None:
@@ -243,6 +299,31 @@ def matrix_rows(matrix: object, items: Ids, name: str) -> Rows:
             f"got {histories.shape[1]}."
         )
     return Rows.of(histories)
+
+
+def timed_rows(matrix: object, fitted: FittedState, times: object, at: object) -> Rows:
+    """Return the rows of a matrix of histories, whose values fall with time as the model has it.
+
+    `times` are those of its stored entries, `at` those at which its rows are asked, both in microseconds.
+    """
+    rows = matrix_rows(matrix, fitted.catalogue.items, "X_history")
+    if times is None:
+        if at is not None:
+            raise ParameterError("at", "None without times", at)
+        return rows
+    checked: dict[str, Times] = {}
+    for name, value, count in (("times", times, len(rows.items)), ("at", at, len(rows))):
+        if value is None:
+            continue
+        checked[name] = np.asarray(value)
+        if checked[name].shape != (count,) or checked[name].dtype.kind not in "iu":
+            rule = f"{count:,} whole numbers of microseconds, one for each entry (times) or row (at)"
+            raise ParameterError(name, rule, value)
+    recency = fitted.learned.recency
+    if recency.is_blind:
+        return rows
+    factors = recency.factors(rows.ptr, checked["times"].astype(np.int64), checked.get("at"))
+    return replace(rows, values=rows.values * factors)
 
 
 def validation_rows(validation: object, m: int) -> tuple[Rows, Rows]:
@@ -292,6 +373,14 @@ def rows_of_pairs(
         order = np.lexsort((places, owners))
         ptr = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=count))])
     return Rows(ptr, places[order].astype(np.int32), values[order], len(items))
+
+
+def _times_of_pairs(
+    owners: npt.NDArray[Any], places: npt.NDArray[Any], values: npt.NDArray[Any], times: Times
+) -> Times:
+    """Return the times of the entries of `rows_of_pairs`, in their order."""
+    keep = (places >= 0) & (values != 0)
+    return np.asarray(times[keep][np.lexsort((places[keep], owners[keep]))])
 
 
 def _library_of(values: object) -> str | None:

@@ -118,3 +118,7 @@ class Recency(NamedTuple):
         if self.half_life and are_times:
             out *= _factors(ptr, times, last, self.half_life)
         return out
+
+
+BLIND = Recency()
+"""Histories do not fall with time."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.core.ages import Recency
+from mrfrec.core.ages import BLIND, Recency
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, DataSize, Training
 from mrfrec.data.features import ItemFeatures
@@ -76,7 +76,7 @@ class Learned(ABC):
     @property
     def recency(self) -> Recency:
         """How the values of a history fall with time."""
-        return Recency()
+        return BLIND
 
     def used_features(self, features: ItemFeatures | None) -> ItemFeatures | None:
         """Return the features of items that it has learned from, with their weight; None if from none."""

@@ -25,7 +25,7 @@ from mrfrec.answers.columns import (
     rows_of,
     search_columns,
 )
-from mrfrec.answers.people import UnknownIds, matrix_rows, people_of, validation_rows
+from mrfrec.answers.people import UnknownIds, people_of, timed_rows, validation_rows
 from mrfrec.answers.publishing import Form, WriteOptions
 from mrfrec.answers.question import ItemFilter, Question
 from mrfrec.bars import showing
@@ -212,10 +212,15 @@ class Recommender(Parameterized, ABC):
             item_features = read_item_features(item_features)
         return data.with_features(item_features)
 
-    def score(self, X_history: object) -> npt.NDArray[Any]:
-        """Return the score of every item for each row of histories, users × items."""
+    def score(self, X_history: object, *, times: object = None, at: object = None) -> npt.NDArray[Any]:
+        """Return the score of every item for each row of histories, users × items.
+
+        `times` are those of the stored entries, in microseconds, and `at` those at which each row is asked;
+        they matter to a model that knows of time, with a half-life or recency.
+        """
         fitted, runtime = self.fitted_, runtime_of(self)
-        histories, learned = matrix_rows(X_history, fitted.catalogue.items, "X_history"), fitted.learned
+        learned = fitted.learned
+        histories = timed_rows(X_history, fitted, times, at)
         needed = len(histories) * histories.width * learned.base_scores.itemsize
         plan = memory_budget(self.memory_limit)
         plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="score")
@@ -225,16 +230,23 @@ class Recommender(Parameterized, ABC):
         return scores
 
     def top_k(
-        self, X_history: object, k: int, exclude_seen: bool = True, ties: Ties = "index"
+        self,
+        X_history: object,
+        k: int,
+        exclude_seen: bool = True,
+        ties: Ties = "index",
+        *,
+        times: object = None,
+        at: object = None,
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
         """Return the k best items of each row of histories and their scores, best first, by position.
 
         Two arrays of users × k. Where a user has fewer than k items left to be recommended, the places at the
         end hold item −1 with score −∞. Of equal scores, the item with the lower index comes first, or the
-        more popular one.
+        more popular one. `times` and `at` are those of `score`.
         """
         fitted = self.fitted_
-        histories = matrix_rows(X_history, fitted.catalogue.items, "X_history")
+        histories = timed_rows(X_history, fitted, times, at)
         k, m = check_count("k", k), histories.width
         if k > m:
             raise ParameterError("k", f"at most the number of items, {m}", k)

@@ -47,7 +47,11 @@ def recommend(
         {item: usual if x is None else x for item, x in history.items() if type(item) is kind}
         for history in histories
     ]
-    people = people_with_values(model.items_, values)
+    # A list of items, whose values are all None, is oldest first.
+    are_lists = all(x is None for history in histories for x in history.values())
+    order = [list(range(len(history))) for history in values] if are_lists else None
+    people = people_with_values(model.items_, values, order)
+    people = replace(people, are_times=False, recency=model.fitted_.learned.recency)
     missing = {item for each in people.unknown for item in each.ids}
     unknown = [
         [item for item in history if type(item) is not kind or item in missing]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import warn
-from mrfrec.core.ages import faded
+from mrfrec.core.ages import Recency, faded
 from mrfrec.core.plan import Plan, Settings, Sizes, decide
 from mrfrec.core.progress import part_of
 from mrfrec.errors import MemoryPlanError, ParameterError
@@ -228,8 +228,8 @@ class GaussianField(Linear):
         features = data.features if self.uses_features else None
         chosen: dict[str, Any] = {} if before.measured is None else before.measured.values
         chosen = {name: chosen[name] for name in self._measurable(data) if name in chosen}
-        own = {field.name for field in fields(Settings)}
-        settings = replace(self._settings, **{name: x for name, x in chosen.items() if name in own})
+        of_settings = {field.name for field in fields(Settings)}
+        settings = replace(self._settings, **{name: x for name, x in chosen.items() if name in of_settings})
         times = self._times_of(data)
         progress = part_of(context.progress, before.share, 1) if before.share else context.progress
         with self._engine(progress, context.client) as engine:
@@ -267,7 +267,9 @@ class GaussianField(Linear):
         if low_rank is not None:
             low_rank = low_rank.scaled(factors * rank_weight) if rank_weight else None
         unused = [] if features is not None else ["feature_weight"]
-        unused += [name for name in TIMES if times is None and getattr(self, name) in ("auto", None)]
+        for name, blind in Recency._field_defaults.items():
+            is_auto = getattr(self, name) == "auto"
+            unused += [name] if (is_auto and times is None) or (not is_auto and values[name] == blind) else []
         values = {name: x for name, x in values.items() if name not in unused}
         learned = MRFWeights(
             weights=weights, base_scores=base_scores, low_rank=low_rank, mean=fitted.mean, scale=fitted.scale,

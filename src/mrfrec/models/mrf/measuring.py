@@ -302,7 +302,10 @@ def measure(
         if next(iter(direction)) in axes
     }
     place = {name: axes[name].index(first[name]) for name in _FITS if name in axes}
-    place, _ = climb_along(directions, place, search.fit, search.is_better, _ROUNDS)
+    def is_void(direction: str, place: Place) -> bool:
+        return direction == "pause" and "recency" in place and axes["recency"][place["recency"]] == 1
+
+    place, _ = climb_along(directions, place, search.fit, search.is_better, _ROUNDS, skip=is_void)
     best = search.fit(place)
     assert best is not None
     gain, error = mean_and_error(cross_checked(list(search.metrics.values())))
