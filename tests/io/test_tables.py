@@ -697,7 +697,13 @@ def test_obvious_columns_are_recognised(names: list[str], roles: str) -> None:
         (["user", "item"], {"binary": "yes"}, "binary must be True or False; got 'yes'"),
         (["user", "item"], {"min_value": math.nan}, "min_value must be a finite number; got nan"),
         (["user", "item", "n"], {"value": "n"}, "value must be left out without min_value or binary=False"),
-        (["user", "item", "n"], {"time": "n"}, "time must be left out without half_life, window, since or"),
+        (["user", "item", "n"], {"time": 5}, "time must be the name of a column, True, False or None; got 5"),
+        (
+            ["user", "item", "time"],
+            {"time": False, "since": "2020-01-01"},
+            "time must be left out with half_l",
+        ),
+        (["user", "item", "n"], {"time": True}, "which column holds the times"),
         (["user", "item"], {"progress": 1}, "progress must be a function .*; got 1"),
     ],
 )
@@ -728,7 +734,11 @@ def test_separator_and_columns_are_refused_where_there_are_types(
 )
 def test_movielens_files_without_header_are_read(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    data = read_interactions(tmp_path / name, columns=["user", "item", "rating", "timestamp"], binary=False)
+    columns = ["user", "item", "rating", "timestamp"]
+    data = read_interactions(tmp_path / name, columns=columns, binary=False)
+    assert data.times is not None
+    assert data.times.tolist() == [978300760000000, 978302109000000, 978301968000000]
+    data = read_interactions(tmp_path / name, columns=columns, binary=False, time=False)
     assert_is(data, {(1, 10): 5.0, (1, 20): 3.0, (2, 10): 4.0})
 
 

@@ -391,7 +391,7 @@ SINK = f'[publish.similar]\nto = "{URL}"\ntable = "t"\n'
         ('data = "events.csv"', 'data = "x.csv"\nmode = "update"\nhalf_life = "2d"', "goes by the latest"),
         ('data = "events.csv"', 'data = "events.csv"\nbatch = "x"', r"batch must be a name, with mode"),
         ('data = "events.csv"', 'data = "x.csv"\nvalue = "n"', r"source\.value must be left out without"),
-        ('data = "events.csv"', 'data = "x.csv"\ntime = "t"', r"source\.time must be left out without"),
+        ('data = "events.csv"', 'data = "x.csv"\ntime = 3', r"source\.time must be the name of a column"),
         ("keep = 2", 'recommendations = {to = "x.pdf"}', r"\.recommendations\.to must .*x\.pdf'\.$"),
         ("keep = 2", 'recommendations = {to = "no/x.csv"}', r"recommendations\.to must be in a folder that"),
         ('model = "shop.mrf"', 'model = "no/x.mrf"', r"publish\.model must be in a folder that exists"),

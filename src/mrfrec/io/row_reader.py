@@ -141,7 +141,7 @@ class RowReader:
             return None
         try:
             if POSSIBLE_TIME not in batch.columns:
-                raise DataError(f"{table.name}: column {name!r} is of a type that is not read.")
+                raise DataError(f"{table.name}: a type that cannot be read.")
             raw = batch[POSSIBLE_TIME]
             with reading(table.name):
                 typed, faults = _typed_columns(raw.to_frame("time"), table, {"time": name}, {})
@@ -149,15 +149,15 @@ class RowReader:
                 if bad.any():
                     got = f", such as {raw[int(bad.arg_true()[0])]!r}" if role else ""
                     count = f"{int(bad.sum()):,} of {counted(len(raw), 'row')}"
-                    raise DataError(f"{table.name}, column {name!r}: {fault} in {count}{got}.")
+                    raise DataError(f"{table.name}: {fault} in {count}{got}.")
             return self._times(typed["time"], table)
         except DataError as error:
-            self.drop_times(str(error))
+            self.drop_times(f"column {name!r}: {error}")
             return None
 
     def drop_times(self, why: str) -> None:
         """Keep no times, those read so far included, and log why."""
-        _log.info("no times are kept. %s To have them refused or left out by row, name their column.", why)
+        _log.info("no times are kept: %s To have such rows refused or skipped, name the column.", why)
         self._drops_times = True
         self._rows.drop("time")
 

@@ -199,8 +199,8 @@ def read_events(
     for name, limit in reading_options.limits().items():
         if limit:
             raise ParameterError(name, "left out for events", limit, "Use Events.filtered.")
-    named = {"user": user, "item": item, "value": value, "title": title if items is None else None}
-    named |= {"event": event, "time": time}
+    named: dict[str, Any] = {"user": user, "item": item, "value": value, "event": event, "time": time}
+    named["title"] = title if items is None else None
     _refuse_unused({"value": value, "event": event}, reading_options)
     rows, library = _read_rows(source, named, items, reading_options, progress)
     events = rows.to_events(reading_options.duplicates)

@@ -1,0 +1,266 @@
+"""Times that stay with the data of a table: recognised, of one meaning, all of them or none."""
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mrfrec import DataError, Interactions, MrfrecWarning, ParameterError, read_interactions
+from mrfrec.io import batches
+from mrfrec.io.tables import read_events
+
+START = datetime(2018, 3, 4, 5, 6, 7, tzinfo=UTC)
+ROWS = pl.DataFrame({"user": [1, 1, 2, 1, 3], "item": [5, 6, 5, 5, 6]})
+AT = [START + timedelta(days=days) for days in (9, 1, 2, 3, 4)]
+LAST = {(1, 5): 9, (1, 6): 1, (2, 5): 2, (3, 6): 4}  # days after the start
+
+
+def micros(at: datetime) -> int:
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def days_of(data: Interactions, start: datetime = START) -> dict[tuple[Any, Any], float]:
+    """The days after the start by user and item."""
+    assert data.times is not None
+    coo = data.matrix.tocoo()
+    days = (data.times - micros(start)) / 86_400e6
+    return {
+        (data.users[u], data.items[i]): day
+        for u, i, day in zip(*coo.coords, days.tolist(), strict=True)
+    }  # fmt: skip
+
+
+FORMS = {
+    "datetimes": pl.Series(AT, dtype=pl.Datetime("us", "UTC")),
+    "in Tokyo": pl.Series(AT, dtype=pl.Datetime("us", "UTC")).dt.convert_time_zone("Asia/Tokyo"),
+    "nanoseconds": pl.Series(AT, dtype=pl.Datetime("us", "UTC")).dt.cast_time_unit("ns"),
+    "seconds": pl.Series([int(at.timestamp()) for at in AT]),
+    "float": pl.Series([at.timestamp() for at in AT]),
+    "milliseconds": pl.Series([int(at.timestamp()) * 1000 for at in AT]),
+    "text": pl.Series([f"{at:%Y-%m-%dT%H:%M:%S}" for at in AT]),
+    "zoned text": pl.Series([at.astimezone(timezone(timedelta(hours=-7))).isoformat() for at in AT]),
+    "numbers as text": pl.Series([str(int(at.timestamp())) for at in AT]),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("library", ["polars", "pandas", "csv", "jsonl", "parquet"])
+def test_every_form_of_a_time_means_the_same(form: str, library: str, tmp_path: Path) -> None:
+    frame = ROWS.with_columns(Created_At=FORMS[form])
+    source: Any = frame
+    if library == "pandas":
+        source = frame.to_pandas()
+    elif library != "polars":
+        source = tmp_path / f"t.{library}"
+        write = {"csv": frame.write_csv, "jsonl": frame.write_ndjson, "parquet": frame.write_parquet}[library]
+        write(source)
+    assert days_of(read_interactions(source)) == LAST
+    assert read_interactions(source, time="Created_At").fingerprint == read_interactions(source).fingerprint
+
+
+def test_numbers_in_json_lines_are_read_as_fast_as_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mrfrec.io import text
+
+    lines = pl.Series([json.dumps({"user": 1, "item": 2, "ts": at}) for at in (1e9, 5, 1.25)])
+    roles = {"user": "user", "item": "item", batches.POSSIBLE_TIME: "ts"}
+    kinds = dict.fromkeys(("user", "item", "ts"), pl.Int128)
+    rows = text._parse_fast(lines, roles, kinds)
+    assert rows is not None
+    assert [float(at) for at in rows[batches.POSSIBLE_TIME]] == [1e9, 5, 1.25]
+    for odd in ("true", "[1]", '{"a": 1}'):
+        line = pl.Series(['{"user": 1, "item": 2, "ts": ' + odd + "}"])
+        assert text._parse_fast(line, roles, kinds) is None
+
+
+@pytest.mark.parametrize("options", [{}, {"binary": False}, {"min_value": 2, "min_users": 2}], ids=str)
+def test_matrix_does_not_change_because_times_are_read(options: dict[str, Any]) -> None:
+    plain = ROWS.with_columns(rating=pl.Series([1.0, 2, 3, 4, 5]))
+    timed = plain.with_columns(date=FORMS["text"])
+    alone, off, on = (
+        read_interactions(plain, **options),
+        read_interactions(timed, time=False, **options),
+        read_interactions(timed, **options),
+    )
+    assert alone.times is off.times is None
+    assert alone.fingerprint == off.fingerprint != on.fingerprint
+    assert on.times is not None
+    for name in ("data", "indices", "indptr"):
+        first, *others = (getattr(each.matrix, name) for each in (alone, off, on))
+        for other in others:
+            assert first.dtype == other.dtype
+            np.testing.assert_array_equal(first, other)
+
+
+@pytest.mark.parametrize(
+    ("times", "why"),
+    [
+        (
+            ["2020-01-01", None, "", "2020-01-02", "2020-01-03"],
+            "'date': the polars frame: no time in 2 of 5 rows.",
+        ),
+        (
+            ["2020-01-01", "soon", "x", "2020-01-02", "y"],
+            "neither a number nor a date in 3 of 5 rows, such as 's",
+        ),
+        ([20200101, 20200102, 20200103, 20200104, 20200105], "times that are numbers must be all seconds"),
+        ([1.0, 2, 3, float("nan"), 5], "neither a number nor a date in 1 of 5 rows, such as nan"),
+        ([1, 2, 3, 4, 10**12], "all seconds or all milliseconds"),
+        ([True, False, True, False, True], "column 'date' is Boolean"),
+        ([timedelta(1)] * 5, "column 'date' is Duration"),
+        ([[1]] * 5, "column 'date' is List"),
+        ([object()] * 5, "column 'date' is Object"),
+        (["5", "2020-01-01", "6", "7", "8"], "times are numbers in some rows and dates in others"),
+    ],
+)
+def test_recognised_column_without_a_time_in_each_row_is_not_kept(
+    times: list[Any], why: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO", "mrfrec")
+    frame = ROWS.with_columns(pl.Series("date", times, strict=False))
+    plain = read_interactions(ROWS)
+    for read in (read_interactions, read_events):
+        data = read(frame)
+        data = data if isinstance(data, Interactions) else data.interactions()
+        assert (data.times, data.fingerprint) == (None, plain.fingerprint)
+        told = [text for text in caplog.messages if text.startswith("no times are kept: column 'date': ")]
+        assert len(told) == 1
+        assert why in told[0]
+        caplog.clear()
+        for asked in ("date", True):
+            with pytest.raises(DataError):
+                read(frame, time=asked)
+
+
+def test_times_of_earlier_rows_go_if_a_later_row_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "mrfrec")
+    monkeypatch.setattr(batches, "BATCH_ROWS", 2)
+    path = tmp_path / "t.csv"
+    path.write_text("user,item,ts\n" + "".join(f"{n},{n},{n if n != 7 else ''}\n" for n in range(1, 12)))
+    data = read_interactions(path)
+    assert (data.times, len(data)) == (None, 11)
+    assert sum(text.startswith("no times are kept") for text in caplog.messages) == 1
+    with pytest.raises(DataError, match="row 7: no time"):
+        read_interactions(path, time="ts")
+    kept = read_interactions(path, time="ts", on_bad="skip")
+    assert kept.skipped == {"no time": 1}
+    assert days_of(kept, datetime(1970, 1, 1, tzinfo=UTC)) == {
+        (n, n): n / 86_400 for n in range(1, 12) if n != 7
+    }
+
+
+def test_files_with_and_without_times_have_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "mrfrec")
+    (tmp_path / "a.csv").write_text("user,item,date\n1,2,2020-01-01\n")
+    (tmp_path / "b.csv").write_text("user,item\n2,2\n")
+    (tmp_path / "c.csv").write_text("user,item,timestamp\n1,2,1600000000\n")
+    (tmp_path / "d.csv").write_text("user,item,time\n1,2,2020-01-05\n3,2,2020-01-03\n")
+    paths = {name: tmp_path / f"{name}.csv" for name in "abcd"}
+    assert read_interactions([paths["a"], paths["b"]]).times is None
+    assert "b.csv has no column of times, but other files have." in caplog.text
+    assert read_interactions([paths["a"], paths["c"]]).times is None
+    assert "times are numbers in some rows and dates in others" in caplog.text
+    new_year = datetime(2020, 1, 1, tzinfo=UTC)
+    assert days_of(read_interactions([paths["a"], paths["d"]]), new_year) == {(1, 2): 4, (3, 2): 2}
+    assert 'times from "date", "time": 2020-01-01 to 2020-01-05' in caplog.messages
+
+
+def test_log_says_the_column_the_unit_and_the_range(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "mrfrec")
+    told = []
+    for form in ("text", "seconds", "milliseconds"):
+        read_interactions(ROWS.with_columns(orderedAt=FORMS[form]))
+        told.append(caplog.messages[-1].removeprefix('times from "orderedAt"'))
+    span = ": 2018-03-05 to 2018-03-13"
+    assert told == [span, f" (seconds){span}", f" (milliseconds){span}"]
+    assert read_interactions(ROWS.with_columns(date=pl.lit("2018-01-02"))).times is None
+    assert caplog.messages[-1] == (
+        'times from "date": all are 2018-01-02, which tells no order: they are not used'
+    )
+
+
+def test_of_several_columns_that_fit_none_is_taken_unless_it_is_named() -> None:
+    frame = ROWS.with_columns(created_at=FORMS["text"], ordered_at=FORMS["seconds"])
+    assert read_interactions(frame).times is None
+    assert days_of(read_interactions(frame, time="ordered_at")) == LAST
+    with pytest.raises(DataError, match="which column holds the times"):
+        read_interactions(frame, time=True)
+    assert days_of(read_interactions(frame.with_columns(time=FORMS["in Tokyo"]))) == LAST  # the plainest
+
+
+def test_options_about_times_change_no_time() -> None:
+    frame = ROWS.with_columns(time=FORMS["text"])
+    assert days_of(read_interactions(frame, half_life="3d")) == LAST
+    assert days_of(read_interactions(frame, until="2018-03-10")) == {**LAST, (1, 5): 3}
+    assert days_of(read_interactions(frame, window="100d", now="2018-04-01")) == LAST
+    assert days_of(read_interactions(frame, window="8d")) == {(1, 5): 9, (2, 5): 2, (3, 6): 4}
+    assert days_of(read_interactions(frame, duplicates="first")) == LAST
+    with pytest.raises(ParameterError, match=r"time must be left out with half_life, .*; got False"):
+        read_interactions(frame, time=False, half_life="3d")
+
+
+def test_times_after_the_clock_are_kept_with_one_warning() -> None:
+    frame = ROWS.with_columns(
+        date=pl.Series(["2018-01-01", "2019-01-01", "9000-01-02", "2018-01-01", "2017-01-01"])
+    )
+    for read in (read_interactions, read_events):
+        with pytest.warns(MrfrecWarning, match="in the future, the latest is 9000-01-02: they") as warned:
+            assert read(frame)
+        assert len(warned) == 1
+        read(frame, until="2020-01-01")
+    tomorrow = f"{datetime.now(UTC) + timedelta(hours=14):%Y-%m-%dT%H:%M:%S}"  # where the day begins first
+    read_interactions(frame.with_columns(date=pl.lit(tomorrow)))
+
+
+row = st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 99))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(row, min_size=1, max_size=40), st.booleans())
+def test_pairs_have_their_last_time_and_events_their_first(rows: list[Any], twice: bool) -> None:
+    rows = rows if twice else list({(user, item): (user, item, at) for user, item, at in rows}.values())
+    frame = pl.DataFrame(rows, schema=["user", "item", "time"], orient="row")
+    last: dict[tuple[int, int], int] = {}
+    first: dict[tuple[int, int], int] = {}
+    for user, item, at in rows:
+        last[user, item] = max(at, last.get((user, item), 0))
+        first.setdefault((user, item), at)
+    data, events = read_interactions(frame), read_events(frame).interactions()
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    for each, expected in ((data, last), (events, first)):
+        if len({*expected.values()}) == 1:
+            assert each.times is None
+        else:
+            assert days_of(each, epoch) == {pair: at / 86_400 for pair, at in expected.items()}
+    if not twice:
+        assert data.fingerprint == events.fingerprint
+
+
+def test_events_read_by_other_rules_than_a_model_go_on_being_added() -> None:
+    from mrfrec.models import Popularity
+
+    frame = ROWS.with_columns(rating=pl.Series([5.0] * 5), time=FORMS["text"])
+    model = Popularity().fit(read_interactions(frame, min_value=4))
+    model.update(read_events(frame.with_columns(pl.col("user") + 10)).interactions())
+    assert days_of(model.fitted_.data_for("a test")).items() > LAST.items()
+
+
+def test_pandas_times_are_converted_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = pd.DataFrame(
+        {"user": [1, 2], "item": [1, 2], "time": pd.to_datetime(["2020-01-01", "2020-01-02"])}
+    )
+    for zone in (None, "Asia/Tokyo"):
+        timed = frame.assign(time=frame["time"].dt.tz_localize(zone))
+        data = read_interactions(timed)
+        start = datetime(2020, 1, 1, tzinfo=UTC) - timedelta(hours=9 if zone else 0)
+        assert days_of(data, start) == {(1, 1): 0, (2, 2): 1}
+        timed.loc[1, "time"] = None
+        assert read_interactions(timed).times is None
