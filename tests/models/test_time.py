@@ -11,8 +11,9 @@ import pytest
 import scipy.sparse as sp
 
 import mrfrec
-from mrfrec import EASE, MRF, Interactions, ParameterError, read_interactions
+from mrfrec import MRF, Interactions, ParameterError, read_interactions
 from mrfrec.core.ages import Recency
+from mrfrec.models import EASE
 from mrfrec.models.mrf.held_out import HeldOut, held_out
 
 import naive
@@ -40,9 +41,10 @@ def visits(seed: int = 0, users: int = 900) -> Interactions:
     for user in range(users):
         start = int(rng.integers(0, 1000))
         group = int(rng.integers(0, 6))
-        for step in range(int(rng.integers(6, 12))):
-            partner = group if start < 500 else (group + 1) % 6
-            of = group if step % 2 else partner
+        length = int(rng.integers(6, 12))
+        for step in range(length):
+            partner = (group + (3 if start < 600 else 1)) % 6
+            of = group if step < length / 2 else partner
             item = 10 * of + int(rng.integers(0, 10))
             rows.append((user, item, (start * DAY + step * 60_000_000) // 1_000_000))
     frame = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
@@ -96,7 +98,8 @@ def test_a_half_life_far_longer_than_the_data_is_none() -> None:
     data = timed(X, random_times(X))
     long = MRF(**FIXED, half_life="900000d", dtype="float64").fit(data).weights_
     blind = MRF(**FIXED, **BLIND, dtype="float64").fit(data).weights_
-    np.testing.assert_allclose(long, blind, atol=1e-4)
+    some = np.arange(X.shape[1]) != 7  # which everybody has: it has no variance until it fades
+    np.testing.assert_allclose(long[some][:, some], blind[some][:, some], atol=1e-4)
 
 
 def test_blind_model_of_timed_data_is_that_of_data_without_times() -> None:
@@ -105,8 +108,7 @@ def test_blind_model_of_timed_data_is_that_of_data_without_times() -> None:
     models = [MRF(**FIXED).fit(data), MRF(**FIXED).fit(sp.csr_array(X)), MRF(**FIXED, **BLIND).fit(data)]
     for model in models[1:]:
         assert np.array_equal(models[0].weights_, model.weights_)
-    histories = [[1, 2, 3], [8]]
-    first, *others = (model.recommend(history=histories, k=5) for model in models)
+    first, *others = (model.answer(history=[[1, 2, 3], [8]], k=5) for model in models)
     for other in others:
         assert first == other
 
@@ -151,7 +153,7 @@ def test_update_of_a_model_that_fades_equals_a_fit_to_all_events(tmp_path: Path)
     for updated in (model, mrfrec.load(tmp_path / "m.mrf")):
         updated.update(late)
         assert np.array_equal(updated.weights_, whole.weights_)
-        assert updated.recommend([0, 5, 7], k=8) == whole.recommend([0, 5, 7], k=8)
+        assert updated.answer([0, 5, 7], k=8) == whole.answer([0, 5, 7], k=8)
     users = [3, 4]
     model.forget(users)
     rest = MRF(**parameters).fit(read_interactions(table.filter(~pl.col("user").is_in(users))))
@@ -183,26 +185,24 @@ def test_values_of_histories_equal_naive(seed: int) -> None:
 def test_a_list_is_oldest_first_and_a_mapping_has_no_order() -> None:
     model = MRF(**FIXED, recency=0.5).fit(visits())
     items = [3, 14, 25]
-    there, back = (model.recommend(history=order, k=5) for order in (items, items[::-1]))
+    there, back = (model.answer(history=order, k=5) for order in (items, items[::-1]))
     assert there != back
-    assert model.recommend(history=dict.fromkeys(items, 1.0), k=5) == model.recommend(
+    assert model.answer(history=dict.fromkeys(items, 1.0), k=5) == model.answer(
         history=dict.fromkeys(items[::-1], 1.0), k=5
     )
     now = datetime(2026, 11, 1)
     by_time = {item: now - timedelta(days=3 - place) for place, item in enumerate(items)}
-    assert model.recommend(history=by_time, k=5) == there
-    assert model.recommend(history=dict(reversed(by_time.items())), k=5) == there
-    values = {each["item"]: each["score"] for each in there.to_dicts()} if hasattr(there, "to_dicts") else {}
-    weighted = model.recommend(history={3: 0.25, 14: 0.5, 25: 1.0}, k=5)
-    assert there == weighted or values
+    assert model.answer(history=by_time, k=5) == there
+    assert model.answer(history=dict(reversed(by_time.items())), k=5) == there
+    assert model.answer(history={3: 0.25, 14: 0.5, 25: 1.0}, k=5) == there
 
 
 def test_explanations_of_a_recent_history_add_up() -> None:
     model = MRF(**FIXED, recency=0.6).fit(visits())
     history = [3, 14, 25, 7]
     best = model.answer(history=history, k=1).rows[0]
-    contributions, base = model.explain(best["item"], history=history)
-    assert sum(each.contribution for each in contributions) + base == pytest.approx(best["score"], rel=1e-5)
+    parts = model.explain(best["item"], history=history)["contribution"]
+    assert sum(parts) == pytest.approx(best["score"], rel=1e-5)
 
 
 def test_training_users_are_asked_with_their_times() -> None:
@@ -284,7 +284,7 @@ def test_measured_values_of_time_are_kept_by_files_and_updates(tmp_path: Path) -
     loaded = mrfrec.load(tmp_path / "m.mrf")
     assert loaded.values_ == model.values_
     assert loaded.fitted_.learned.recency == model.fitted_.learned.recency
-    assert loaded.recommend([3, 4], k=5) == model.recommend([3, 4], k=5)
+    assert loaded.answer([3, 4], k=5) == model.answer([3, 4], k=5)
 
 
 def test_order_of_rows_with_equal_times_does_not_matter() -> None:
@@ -299,4 +299,4 @@ def test_order_of_rows_with_equal_times_does_not_matter() -> None:
     one = MRF(**parameters).fit(read_interactions(frame))
     other = MRF(**parameters).fit(read_interactions(frame.sample(fraction=1.0, shuffle=True, seed=3)))
     assert np.array_equal(one.weights_, other.weights_)
-    assert one.recommend([1, 2], k=3) == other.recommend([1, 2], k=3)
+    assert one.answer([1, 2], k=3) == other.answer([1, 2], k=3)

@@ -44,7 +44,7 @@ NEIGHBORS, MOST_NEIGHBORS = 64, 128  # of a stand-in, where the final model cann
 AXES: dict[str, tuple[float, ...]] = {
     "l2": tuple(2.0 ** (power / 2) for power in range(-8, 9)),  # times where it starts
     "user_weight": (0.0, 0.25, 0.5, 0.8, 1.2, 1.8),
-    "half_life": (0.0, 2.0, 1.0, 0.5, 0.25, 0.125),  # times the age of half of the pairs; 0: none
+    "half_life": (0.0, 1.4, 0.7, 0.35, 0.18, 0.09),  # times the age of half of the pairs; 0: none
     "recency": (1.0, 0.95, 0.9, 0.8, 0.65, 0.5),
     "pause": (3_600e6, 86_400e6, 2_592_000e6, 0.0),  # an hour, a day, a month; 0: it always counts
     "feature_weight": (0.0, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0),
