@@ -88,10 +88,9 @@ def fit(
         return fit(
             X, settings, engine, features=features, copied=copied, announce=announce, reuse=reuse, times=times
         )
-    ages = None
+    entries, ages = X, None
     if settings.half_life and times is not None:
-        entries, life = X, settings.half_life
-        X, ages = stages.made("faded", lambda: Faded(*faded(entries, times, life)))
+        X, ages = stages.made("faded", lambda: Faded(*faded(entries, times, settings.half_life)))
     device = engine.accelerator
     additions = additions_of(X, features)
     seconds = sum(costs.of_fit(plan, settings, sizes, additions, False).values()) / engine.threads
@@ -102,10 +101,12 @@ def fit(
     engine.expect(costs.of_fit(plan, settings, sizes, additions, engine.accelerator is not None))
     engine.scratch = sizes.scratch
     low_rank = None
-    if plan.rank:
-        stages.keys["low_rank"] = (plan.rank, settings.dtype, settings.half_life)
+    if plan.rank:  # of histories that do not fade: what tastes are there lasts
+        stages.keys["low_rank"] = (plan.rank, settings.dtype)
         engine.memory.require("low rank", sizes.low_rank(plan.rank), "Use a smaller rank, or rank=0.")
-        low_rank = stages.made("low_rank", lambda: leading_directions(X, plan.rank, settings.dtype, engine))
+        low_rank = stages.made(
+            "low_rank", lambda: leading_directions(entries, plan.rank, settings.dtype, engine)
+        )
         sizes = sizes.with_rank(plan.rank)
         engine.scratch = sizes.scratch
     engine.memory.require("statistics", sizes.statistics, "Use fewer users or items, or more memory.")
@@ -263,7 +264,7 @@ class _Stages:
             "faded": settings.half_life,
             "sides": (settings.feature_weight > 0, settings.half_life > 0),  # faded values are not alike
             "moments": rows,
-            "low_rank": (settings.rank, settings.dtype, settings.half_life),
+            "low_rank": (settings.rank, settings.dtype),
             "matrix": (*scaling, settings.dtype),
             "pattern": entries,
             "schedule": (*entries, settings.r),

@@ -62,14 +62,14 @@ _STEPS = {
 }  # that are tried mostly
 _FEWEST_STEPS = {"l2": 2, "user_weight": 1, "feature_weight": 1}  # for which there must be time
 _RANKED = 6  # rankings of a fit, mostly
-# How far a step goes, and which way first. Where long histories count less, there is less data, which wants a
-# larger ridge.
+# How far a step goes, and which way first. Where events fade, or long histories count less, there is less data,
+# which wants a larger ridge.
 _DIRECTIONS: dict[str, Place] = {
-    "half_life": {"half_life": 1},
+    "half_life": {"half_life": 1, "l2": 1},
+    "l2": {"l2": -2},
     "recency": {"recency": 1},
     "lasting recency": {"recency": 1, "pause": 2},  # also of people who come back
     "pause": {"pause": 1},
-    "l2": {"l2": -2},
     "user_weight": {"user_weight": 1, "l2": 1},
     "feature_weight": {"feature_weight": 1},
 }
@@ -79,7 +79,7 @@ _ROUNDS = 2
 # trial takes, and to hold out users, for each pair.
 _ADDED, _MULTIPLIED, _COMPLETED, _COMPARED, _EACH = 5e-10, 5e-11, 6e-10, 1.5e-10, 0.15
 _HELD_OUT = 2e-8
-_LEAST_BUDGET = 13.0  # seconds of one core: ten on two that share it with others
+_LEAST_BUDGET = 20.0  # seconds of one core: ten on two
 _LEAST_ON_DEVICE = 8.0
 
 
@@ -169,7 +169,7 @@ def _costs_of(
     scored_low = beside * _MULTIPLIED * users * ranked * plan.rank
     low = fit.get("low rank", 0.0) + scored_low
     another = {"l2": solving + scored, **dict.fromkeys(PASSES, passing + scored)}
-    another |= {"half_life": passing + low + scored, **dict.fromkeys(SCORED, scored + scored_low)}
+    another |= {"half_life": passing + scored + scored_low, **dict.fromkeys(SCORED, scored + scored_low)}
     first = _HELD_OUT * sizes.pairs + passing + low + scored
     return first, {**another, **dict.fromkeys(_RANKINGS, rank)}
 
@@ -302,6 +302,7 @@ def measure(
         if next(iter(direction)) in axes
     }
     place = {name: axes[name].index(first[name]) for name in _FITS if name in axes}
+
     def is_void(direction: str, place: Place) -> bool:
         return direction == "pause" and "recency" in place and axes["recency"][place["recency"]] == 1
 
