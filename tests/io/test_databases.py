@@ -309,6 +309,15 @@ def test_types_of_postgresql_are_understood_or_refused(postgres: str) -> None:
         read_interactions(postgres, query=priced, value="price", binary=False)
     query = "select 1 as user_id, 2 as item_id, interval '1 day' as unused, extract(epoch from now()) as time"
     assert read_events(postgres, time=True, query=query).time is not None
+    odd_time = "select n as user_id, n as item_id, {} as time from generate_series(1, 3) n"
+    for odd in ("interval '1 day'", "'\\x01'::bytea", "'infinity'::timestamp", "array[n]", "'[5]'::json"):
+        assert read_interactions(postgres, query=odd_time.format(odd)).times is None
+    for right in (
+        "'2020-01-01'::date + n",
+        "n::numeric",
+        "'2020-01-01+00'::timestamptz + n * interval '1 h'",
+    ):
+        assert read_interactions(postgres, query=odd_time.format(right)).times is not None
     execute(postgres, "create type kind as enum ('view', 'buy')")
     query = "select 1 as user_id, 2 as item_id, 'buy'::kind as kind"
     weighted = read_interactions(postgres, query=query, event_weights={"buy": 3})

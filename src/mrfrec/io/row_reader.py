@@ -367,6 +367,8 @@ def _typed_columns(
     columns: dict[str, pl.Series] = {}
     faults: dict[str, tuple[pl.Series, str | None]] = {}
     for role, name in roles.items():
+        if role not in batch.columns:  # a possible time of a type that cannot be read
+            continue
         raw = batch[role]
         is_numbered = role in types and raw.dtype == types[role]
         if isinstance(raw.dtype, pl.Categorical | pl.Enum | pl.Null) and not is_numbered:
