@@ -442,7 +442,9 @@ def _parsed_times(raw: pl.Series, table: Source) -> pl.Series:
     dates = pl.repeat(None, len(text), dtype=pl.Datetime("us"), eager=True)
     if number.null_count():
         plain = text.str.replace(r"^(\S{10})T", "$1 ").str.replace(r"Z$", "+00:00")
-        for form in _DATES:
+        # That of the first text comes first: usually it is that of all.
+        first = plain[:1].str
+        for form in sorted(_DATES, key=lambda form: first.to_datetime(form, strict=False).null_count()):
             if not dates.null_count():
                 break
             parsed = plain.str.to_datetime(form, time_unit="us", strict=False)
