@@ -448,3 +448,62 @@ def test_no_byte_of_the_forgotten_is_in_the_file(
     opened = mrfrec.load(output)
     assert opened.batches_[1] == "tuesday"
     assert opened.data_size_.pairs == others.unique(["user", "item"]).height
+
+
+# ── times ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def times_of(model: Any) -> Any:
+    return model.fitted_.data_for("a test").times
+
+
+@pytest.mark.parametrize("options", READING, ids=str)
+def test_times_go_through_updates_files_and_forgetting(options: dict[str, Any], tmp_path: Path) -> None:
+    events = table()
+    model = Popularity().fit(read_interactions(events[:150], **options))
+    model.save(tmp_path / "m.mrf", include_histories=True)
+    assert "histories.times" in open_file(tmp_path / "m.mrf")[1]
+    model = mrfrec.load(tmp_path / "m.mrf").update(events[150:])
+    whole = read_interactions(events, **options)
+    np.testing.assert_array_equal(times_of(model), whole.times)
+    if "window" in options and "now" not in options:
+        return
+    left = sorted({*events["user"].to_list()} - {"u001", "u002"})
+    others = read_interactions(events.filter(pl.col("user").is_in(left)), **options)
+    np.testing.assert_array_equal(times_of(model.forget(["u001", "u002"])), others.times)
+
+
+def test_days_that_have_one_time_each_have_times_together() -> None:
+    days = [table(50, day).with_columns(time=pl.lit(f"2020-01-{day + 1:02d}")) for day in range(3)]
+    model = Popularity().fit(days[0])
+    assert times_of(model) is None
+    for day in days[1:]:
+        model.update(day)
+    np.testing.assert_array_equal(times_of(model), read_interactions(pl.concat(days)).times)
+    model.update(days[0].with_columns(time=pl.lit("2020-02-01")))  # no batch of before: its times are others
+    with pytest.raises(DataError, match="this data was added before"):
+        model.update(days[1])
+
+
+@pytest.mark.parametrize("timed", ["new", "earlier"])
+def test_times_of_one_part_alone_are_not_kept_with_a_warning(timed: str) -> None:
+    parts = [
+        read_interactions(table(90, seed), time=None if side == timed else False)
+        for seed, side in enumerate(("earlier", "new"))
+    ]
+    model = Popularity().fit(parts[0])
+    with pytest.warns(MrfrecWarning, match=f"the {timed} events have times and the .* have none: the result"):
+        model.update(parts[1])
+    assert times_of(model) is None
+    model.update(table(20, 5))  # its times could not be kept, and are not read
+    assert times_of(model) is None
+
+
+def test_matrices_with_times_are_added_with_them() -> None:
+    X = sp.csr_array(np.array([[1.0, 1.0], [0.0, 1.0]]))
+    more = Interactions(X, [1, 7], [1, 2], times=[40, 50, 60])
+    model = Popularity().fit(X, times=[10, 20, 30]).update(more)
+    assert times_of(model).tolist() == [10_000_000, 20_000_000, 40_000_000, 50_000_000, 60_000_000]
+    assert list(model.users_ or []) == [0, 1, 7]
+    weighted = Popularity().fit(read_interactions(table(), event_weights=WEIGHTS))
+    weighted.update(Interactions(X, ["a", "b"], times=[10, 20, 30]))  # a matrix follows no rules of rows

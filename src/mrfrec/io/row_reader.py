@@ -367,6 +367,8 @@ def _typed_columns(
     columns: dict[str, pl.Series] = {}
     faults: dict[str, tuple[pl.Series, str | None]] = {}
     for role, name in roles.items():
+        if role not in batch.columns:  # a possible time of a type that cannot be read
+            continue
         raw = batch[role]
         is_numbered = role in types and raw.dtype == types[role]
         if isinstance(raw.dtype, pl.Categorical | pl.Enum | pl.Null) and not is_numbered:
@@ -440,7 +442,9 @@ def _parsed_times(raw: pl.Series, table: Source) -> pl.Series:
     dates = pl.repeat(None, len(text), dtype=pl.Datetime("us"), eager=True)
     if number.null_count():
         plain = text.str.replace(r"^(\S{10})T", "$1 ").str.replace(r"Z$", "+00:00")
-        for form in _DATES:
+        # That of the first text comes first: usually it is that of all.
+        first = plain[:1].str
+        for form in sorted(_DATES, key=lambda form: first.to_datetime(form, strict=False).null_count()):
             if not dates.null_count():
                 break
             parsed = plain.str.to_datetime(form, time_unit="us", strict=False)
