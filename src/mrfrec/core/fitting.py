@@ -25,7 +25,7 @@ from mrfrec.errors import MemoryPlanError
 Value = TypeVar("Value")
 
 
-class Faded(NamedTuple):
+class AgedHistories(NamedTuple):
     """Histories whose values fade, and how much their users count."""
 
     X: sp.csr_array
@@ -90,7 +90,7 @@ def fit(
         )
     entries, ages = X, None
     if settings.half_life and times is not None:
-        X, ages = stages.made("faded", lambda: Faded(*faded(entries, times, settings.half_life)))
+        X, ages = stages.made("faded", lambda: AgedHistories(*faded(entries, times, settings.half_life)))
     device = engine.accelerator
     additions = additions_of(X, features)
     seconds = sum(costs.of_fit(plan, settings, sizes, additions, False).values()) / engine.threads

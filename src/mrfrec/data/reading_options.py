@@ -166,6 +166,22 @@ def duration(name: str, value: object) -> int:
     return round(seconds * 1e6)
 
 
+def duration_text(microseconds: float) -> str:
+    """Return a duration of at least a microsecond as `duration` reads it: "1.5d", "12h"."""
+    seconds = microseconds / 1e6
+    unit = next((unit for unit in ("d", "h", "min") if seconds >= _SECONDS[unit]), "s")
+    return f"{seconds / _SECONDS[unit]:.6f}".rstrip("0").rstrip(".") + unit
+
+
+def rounded_duration(microseconds: float) -> float:
+    """Return a duration of three digits in the unit that `duration_text` has; 0 for none."""
+    if not microseconds:
+        return 0.0
+    text = duration_text(microseconds)
+    number, unit = re.findall(r"[\d.]+|[a-z]+", text)
+    return float(round(float(f"{float(number):.3g}") * _SECONDS[unit] * 1e6))
+
+
 def moment(name: str, value: object) -> int:
     """Return a time in microseconds since 1970, UTC."""
     parsed = value

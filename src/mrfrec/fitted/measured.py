@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mrfrec.checks import in_words
+from mrfrec.data.reading_options import duration_text
 from mrfrec.errors import ParameterError
+
+DURATIONS = ("half_life", "pause")
+"""Parameters whose values are kept in microseconds; 0 stands for None."""
 
 _NAMES = {"ndcg": "nDCG", "recall": "Recall"}
 
@@ -38,6 +42,19 @@ def check_measure(value: object) -> bool | str:
     return value
 
 
+def as_parameter(name: str, value: float) -> float | str | None:
+    """Return a value as a parameter: microseconds as a duration, or None for none."""
+    if name not in DURATIONS:
+        return value
+    return duration_text(value) if value else None
+
+
+def number_text(name: str, value: float) -> str:
+    """Return a value for people."""
+    shown = as_parameter(name, value)
+    return f"{shown:.3g}" if isinstance(shown, float | int) else str(shown)
+
+
 class MeasuredValue(NamedTuple):
     """A parameter that was measured."""
 
@@ -66,10 +83,9 @@ class Measured:
         return {choice.name: choice.value for choice in self.choices}
 
     def __str__(self) -> str:
-        moved = [
-            f"{name}={value:.3g} (not {start:.3g})" for name, start, value in self.choices if value != start
-        ]
-        stayed = [f"{name}={value:.3g}" for name, start, value in self.choices if value == start]
+        shown = [(name, *(number_text(name, x) for x in of)) for name, *of in self.choices]
+        moved = [f"{name}={value} (not {start})" for name, start, value in shown if value != start]
+        stayed = [f"{name}={value}" for name, start, value in shown if value == start]
         values = ", ".join([*moved, *([f"{in_words(stayed)} as at the start"] if stayed else [])])
         how = f" {self.how}" if self.how else ""
         gain = f"{self.metric} {self.gain:+.4f} ± {self.error:.4f} on users not used to choose"

@@ -19,7 +19,7 @@ from mrfrec.data.catalogue import Catalogue, DataSize, Training
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.provenance import Origin, rules_of_matrix
 from mrfrec.errors import DataError
-from mrfrec.fitted.measured import Measured
+from mrfrec.fitted.measured import Measured, as_parameter
 from mrfrec.fitted.scorers import Base, Scorer, Ties, novelty_factors
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class FittedState:
     @property
     def used_parameters(self) -> Facts:
         """The parameters of the fit, with the numbers that the fit used for "auto"."""
-        return {**self.parameters, **self.learned.values}
+        return {**self.parameters, **{name: as_parameter(name, x) for name, x in self.learned.values.items()}}
 
     @property
     def novelty(self) -> float:

@@ -37,7 +37,7 @@ from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.engines.machine import memory_budget
 from mrfrec.errors import DataError, NotFittedError, ParameterError
 from mrfrec.fitted import files
-from mrfrec.fitted.measured import Measured
+from mrfrec.fitted.measured import Measured, number_text
 from mrfrec.fitted.scorers import Ties
 from mrfrec.fitted.state import FittedState, Learned
 from mrfrec.models import updating
@@ -267,7 +267,7 @@ class Recommender(Parameterized, ABC):
         form = "" if plan is None else f", {plan.kind}"
         changed = "" if self.parameters == fitted.parameters else ", before parameters were changed"
         values = {} if fitted.learned.measured is None else fitted.learned.measured.values
-        measured = "".join(f", {name}={value:.3g}" for name, value in values.items())
+        measured = "".join(f", {name}={number_text(name, value)}" for name, value in values.items())
         return f"{call_of(self)} fitted on {size}{form}{measured}{changed}"
 
     @property

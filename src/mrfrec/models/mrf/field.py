@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import warn
-from mrfrec.core.ages import Recency, faded
+from mrfrec.core.ages import faded
 from mrfrec.core.plan import Plan, Settings, Sizes, decide
 from mrfrec.core.progress import part_of
 from mrfrec.errors import MemoryPlanError, ParameterError
 from mrfrec.fitted import scorers
-from mrfrec.fitted.measured import Goal
+from mrfrec.fitted.measured import Goal, as_parameter
 from mrfrec.fitted.state import FittedState
 from mrfrec.models.climbing import Axis, Route
 from mrfrec.models.linear import Linear
@@ -197,7 +197,8 @@ class GaussianField(Linear):
 
         measured = measure_before(self._to_measure(data, context.client), data, context).measured
         choices = () if measured is None else measured.choices
-        values: dict[str, Any] = {one.name: one.value for one in choices if one.value != one.start}
+        moved = [one for one in choices if one.value != one.start]
+        values: dict[str, Any] = {one.name: as_parameter(one.name, one.value) for one in moved}
         if values.get("rank_weight") and self.rank == "auto":
             weighted = type(self)(**{**self.get_params(), "rank_weight": values["rank_weight"]})
             values["rank"] = weighted.planned_for(data.size).rank
@@ -267,9 +268,9 @@ class GaussianField(Linear):
         if low_rank is not None:
             low_rank = low_rank.scaled(factors * rank_weight) if rank_weight else None
         unused = [] if features is not None else ["feature_weight"]
-        for name, blind in Recency._field_defaults.items():
-            is_auto = getattr(self, name) == "auto"
-            unused += [name] if (is_auto and times is None) or (not is_auto and values[name] == blind) else []
+        for name in TIMES:  # keep those that are measured, and those that change something
+            is_auto, is_blind = getattr(self, name) == "auto", values[name] == getattr(BLIND, name)
+            unused += [name] if (times is None if is_auto else is_blind) else []
         values = {name: x for name, x in values.items() if name not in unused}
         learned = MRFWeights(
             weights=weights, base_scores=base_scores, low_rank=low_rank, mean=fitted.mean, scale=fitted.scale,
@@ -307,7 +308,7 @@ class GaussianField(Linear):
 
     @property
     def values_(self) -> dict[str, Any]:
-        return dict(self.fitted_.learned.values)
+        return {name: as_parameter(name, x) for name, x in self.fitted_.learned.values.items()}
 
     @property
     def rank_weight_(self) -> float:

@@ -23,6 +23,7 @@ from mrfrec.core.plan import Plan, Settings, Sizes, decide
 from mrfrec.core.progress import Progress, part_of
 from mrfrec.data.heldout import FEWEST
 from mrfrec.data.interactions import Interactions
+from mrfrec.data.reading_options import rounded_duration
 from mrfrec.errors import MemoryPlanError
 from mrfrec.fitted.measured import Goal, Measured, MeasuredValue
 from mrfrec.models.climbing import Place, climb_along
@@ -44,7 +45,8 @@ NEIGHBORS, MOST_NEIGHBORS = 64, 128  # of a stand-in, where the final model cann
 AXES: dict[str, tuple[float, ...]] = {
     "l2": tuple(2.0 ** (power / 2) for power in range(-8, 9)),  # times where it starts
     "user_weight": (0.0, 0.25, 0.5, 0.8, 1.2, 1.8),
-    "half_life": (0.0, 1.4, 0.7, 0.35, 0.18, 0.09),  # times the age of half of the pairs; 0: none
+    "half_life": (0.0, 1.4, 0.7, 0.35, 0.18, 0.09, 0.045, 0.022),
+    # ↑ times the age of half of the pairs; 0: none
     "recency": (1.0, 0.95, 0.9, 0.8, 0.65, 0.5),
     "pause": (3_600e6, 86_400e6, 2_592_000e6, 0.0),  # an hour, a day, a month; 0: it always counts
     "feature_weight": (0.0, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0),
@@ -62,8 +64,8 @@ _STEPS = {
 }  # that are tried mostly
 _FEWEST_STEPS = {"l2": 2, "user_weight": 1, "feature_weight": 1}  # for which there must be time
 _RANKED = 6  # rankings of a fit, mostly
-# How far a step goes, and which way first. Where events fade, or long histories count less, there is less data,
-# which wants a larger ridge.
+# How far a step goes, and which way first. Where events fade, or long histories count less, there is less
+# data, which wants a larger ridge.
 _DIRECTIONS: dict[str, Place] = {
     "half_life": {"half_life": 1, "l2": 1},
     "l2": {"l2": -2},
@@ -287,14 +289,11 @@ def measure(
     first = {name: value for name, value in start.items() if value != "auto"}
     if "l2" not in first:
         first["l2"] = trials.usual_ridge(first["user_weight"])
-    units = {"l2": first["l2"], "half_life": asked.median_age}
-    axes = {
-        name: tuple(float(f"{units.get(name, 1.0) * x:.3g}") for x in axis)
-        for name, axis in AXES.items()
-        if name in free
-    }
-    if "l2" in axes:  # as it starts, to the last digit
-        axes["l2"] = tuple(factor * first["l2"] for factor in AXES["l2"])
+    axes = {name: axis for name, axis in AXES.items() if name in free}
+    if "l2" in axes:
+        axes["l2"] = tuple(factor * first["l2"] for factor in axes["l2"])
+    if "half_life" in axes:
+        axes["half_life"] = tuple(rounded_duration(x * asked.median_age) for x in axes["half_life"])
     search = _Exploration(trials, plan, axes, first, progress, asked.groups)
     directions = {
         name: {axis: step for axis, step in direction.items() if axis in axes}
