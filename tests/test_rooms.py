@@ -26,7 +26,9 @@ HOME_OF = {
     "numba": rooms("core/kernels", "compile intrinsics rows pattern panels blocks ranking"),
     "llvmlite": {"core/kernels/intrinsics.py"},
     "threadpoolctl": {"engines/local.py"},
-    "polars": rooms("io", "batches features frames id_numbering queries row_reader sources staging tables")
+    "polars": rooms(
+        "io", "batches features frames id_numbering queries row_reader sources staging tables typed_columns"
+    )
     | rooms("io", "event_weights text")
     | {"datasets/__init__.py", "datasets/originals.py"},
     "narwhals": rooms("io", "sources frames"),

@@ -59,7 +59,9 @@ def test_every_form_of_a_time_means_the_same(form: str, library: str, tmp_path: 
         source = frame.to_pandas()
     elif library != "polars":
         source = tmp_path / f"t.{library}"
-        write = {"csv": frame.write_csv, "jsonl": frame.write_ndjson, "parquet": frame.write_parquet}[library]
+        write: Any = {"csv": frame.write_csv, "jsonl": frame.write_ndjson, "parquet": frame.write_parquet}[
+            library
+        ]
         write(source)
     assert days_of(read_interactions(source)) == LAST
     assert read_interactions(source, time="Created_At").fingerprint == read_interactions(source).fingerprint

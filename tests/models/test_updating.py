@@ -460,7 +460,7 @@ def times_of(model: Any) -> Any:
 @pytest.mark.parametrize("options", READING, ids=str)
 def test_times_go_through_updates_files_and_forgetting(options: dict[str, Any], tmp_path: Path) -> None:
     events = table()
-    model = Popularity().fit(read_interactions(events[:150], **options))
+    model: Any = Popularity().fit(read_interactions(events[:150], **options))
     model.save(tmp_path / "m.mrf", include_histories=True)
     assert "histories.times" in open_file(tmp_path / "m.mrf")[1]
     model = mrfrec.load(tmp_path / "m.mrf").update(events[150:])
