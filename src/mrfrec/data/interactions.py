@@ -35,6 +35,8 @@ class Interactions:
         The ids of its rows and columns, all integers or all strings; 0, 1, 2, … if None.
     titles
         One per item (None or "" where there is none), or a mapping from item id to title.
+    times
+        Of each stored entry, in microseconds since 1970.
     copy
         Copy the matrix, so that changing it later changes nothing here. With False, the arrays of a canonical
         CSR matrix are shared.
@@ -64,6 +66,7 @@ class Interactions:
         items: Iterable[Id] | Ids | None = None,
         titles: Iterable[str | None] | Mapping[Any, str] | Texts | None = None,
         *,
+        times: npt.NDArray[np.int64] | None = None,
         copy: bool = True,
     ) -> None:
         self.matrix = as_histories(matrix, "matrix")
@@ -82,6 +85,13 @@ class Interactions:
         self.library: str | None = None
         self.origin: Origin | None = None  # how the pairs were made from rows; None for a matrix
         self.features: ItemFeatures | None = None
+        if times is not None:
+            self.origin = Origin.of_matrix(self.matrix.data, self.users, self.items, times)
+
+    @property
+    def times(self) -> npt.NDArray[np.int64] | None:
+        """The time of each stored entry, in microseconds since 1970, None if not known."""
+        return None if self.origin is None else self.origin.times
 
     @property
     def n_users(self) -> int:

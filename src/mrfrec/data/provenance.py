@@ -67,12 +67,18 @@ class Origin:
     batches: tuple[str, ...] = ()  # ids of the batches that were added, the first data included
 
     @classmethod
-    def of_matrix(cls, values: npt.NDArray[Any], users: Ids, items: Ids) -> "Origin":
+    def of_matrix(
+        cls,
+        values: npt.NDArray[Any],
+        users: Ids,
+        items: Ids,
+        times: npt.NDArray[np.int64] | None = None,
+    ) -> "Origin":
         """Return the origin of a matrix whose entries count as events."""
         single = values.astype(np.float32)
         sums = sums_of(single) if np.array_equal(single, values) else Sums(None, None)
         user, item = ("strings" if ids.is_text else "integers" for ids in (users, items))
-        return cls(rules_of_matrix(bool((values == 1).all())), user, item, sums)
+        return cls(rules_of_matrix(bool((values == 1).all())), user, item, sums, times)
 
     @classmethod
     def of_facts(
