@@ -28,11 +28,11 @@ from mrfrec.cli.models import parse_model
 from mrfrec.data.events import Events
 from mrfrec.evaluation import (
     Split,
-    by_time,
     compare,
     evaluate,
     given,
     grid,
+    last,
     leave_out,
     read_events,
     ridges,
@@ -112,8 +112,8 @@ def as_given(targets: str, *shown: str) -> Split:
         ("train.parquet --test later.parquet", lambda: as_given("later"), MRF()),
         ("train.parquet --test test.parquet --shown shown.parquet", lambda: as_given("test", "shown"), MRF()),
         ("events.csv --split leave-out --leave 2 --min-items 0", lambda: leave_out(events(), 2), MRF()),
-        ("events.csv --split time --min-items 0", lambda: by_time(events()), MRF()),
-        ("events.csv --split time --time-column time --min-items 0", lambda: by_time(events()), MRF()),
+        ("events.csv --split time --min-items 0", lambda: last(events()), MRF()),
+        ("events.csv --split time --time-column time --min-items 0", lambda: last(events()), MRF()),
         ("events.csv --heldout 30 --time-column time --since 1970-01-01", strong, MRF()),
         (
             "events.csv --split leave-out --values --min-items 0",

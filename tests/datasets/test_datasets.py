@@ -154,7 +154,7 @@ def assert_reads(data_set: DataSet, source: Path, kept: list[Row]) -> None:
     events = read_original(data_set, source)
     assert pairs(events) == [(user, item) for user, item, _, _ in kept], source
     assert events.time is not None
-    assert events.time.tolist() == [time for *_, time in kept]
+    assert events.time.tolist() == [1_000_000 * time for *_, time in kept]
     assert (events.users.is_text, events.items.is_text) == (False, False)
     found = titles_of(events)
     assert {item: found[item] for item in TITLES} == TITLES, source

@@ -1,7 +1,6 @@
 """Events: who used what, row by row, in the order of the table."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +16,8 @@ from mrfrec.errors import DataError
 class Events:
     """A table for splits: unlike a matrix, it keeps the order of its rows and their times.
 
-    Each pair of user and item has one row. A pair with several rows in the source has the place and the time
-    of the first.
+    Each pair of user and item has one row. A pair with several rows in the source has the place of the first
+    and the earliest of their times.
     """
 
     users: Ids  # ascending
@@ -26,7 +25,7 @@ class Events:
     user: npt.NDArray[np.int32]  # position in `users`, for each row
     item: npt.NDArray[np.int32]  # position in `items`, for each row
     value: npt.NDArray[np.float32] | None = None  # None: every pair counts 1
-    time: npt.NDArray[Any] | None = None
+    time: npt.NDArray[np.int64] | None = None  # microseconds since 1970, UTC
     titles: Texts | None = None
     repeated: int = 0  # number of rows whose pair occurred before
     revised: int = 0  # number of pairs whose value is not that of their first row
@@ -97,10 +96,19 @@ class Events:
         data = np.ones(len(rows), np.float32) if binary or self.value is None else self.value[rows]
         return sp.coo_array((data, (user, item)), shape=(len(users), len(items))).tocsr()
 
+    def times(self, rows: Places, users: Places, items: Places) -> npt.NDArray[np.int64] | None:
+        """Return the times of rows in the order of the stored entries of `matrix`."""
+        if self.time is None:
+            return None
+        user = positions_in(users, self.n_users)[self.user[rows]]
+        item = positions_in(items, self.n_items)[self.item[rows]]
+        return self.time[rows][np.lexsort((item, user))]
+
     def interactions(self) -> Interactions:
         """Return all rows as a matrix, the one that `read_interactions` reads from the same table."""
-        X = self.matrix(np.arange(len(self)), np.arange(self.n_users), np.arange(self.n_items))
-        data = Interactions(X, self.users, self.items, self.titles, copy=False)
+        everything = np.arange(len(self)), np.arange(self.n_users), np.arange(self.n_items)
+        X, times = self.matrix(*everything), self.times(*everything)
+        data = Interactions(X, self.users, self.items, self.titles, times=times, copy=False)
         data.skipped = self.skipped
         data.left_out = self.left_out
         data.library = self.library

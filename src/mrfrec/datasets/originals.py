@@ -119,7 +119,7 @@ def write_events(events: Events, path: Path, titles: Path) -> None:
     # Written last: its presence means that everything is there.
     tables[path] = {"user": _series(events.users).gather(events.user), "item": items.gather(events.item)}
     if events.time is not None:
-        tables[path]["time"] = pl.Series(events.time).cast(pl.Int64)
+        tables[path]["time"] = pl.Series(events.time // 1_000_000)
     for target, columns in tables.items():
         with writing(target) as unfinished, unfinished.open("r+b") as file:
             pl.DataFrame(columns).write_parquet(file)

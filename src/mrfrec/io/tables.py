@@ -171,7 +171,7 @@ def read_events(
     user: str | None = None,
     item: str | None = None,
     value: str | None = None,
-    time: str | bool = False,
+    time: str | bool | None = False,
     title: str | None = None,
     *,
     items: object = None,
@@ -189,12 +189,13 @@ def read_events(
     ----------
     time
         Name of a column of times (numbers, dates, or texts such as 2019-12-08T10:30:00), or True for the one
-        that is recognised.
+        that is recognised; None for that one if there is one, in every table. `Events.time` is in
+        microseconds since 1970.
     options
         Further parameters of `read_interactions`.
     """
-    if not isinstance(time, str | bool):
-        raise ParameterError("time", "the name of a column, True or False", time)
+    if not isinstance(time, str | bool | None):
+        raise ParameterError("time", "the name of a column, True, False or None", time)
     reading_options = ReadingOptions(**options)
     for name, limit in reading_options.limits().items():
         if limit:
@@ -202,7 +203,8 @@ def read_events(
     named = {"user": user, "item": item, "value": value, "title": title if items is None else None}
     named |= {"event": event, "time": time if isinstance(time, str) else None}
     _refuse_unused({"value": value, "event": event}, reading_options)
-    rows, library = _read_rows(source, named, items, reading_options, progress, timed=bool(time))
+    timed = None if time is None else bool(time)
+    rows, library = _read_rows(source, named, items, reading_options, progress, timed=timed)
     events = rows.to_events(reading_options.duplicates)
     titles = events.titles if items is None else _titles_from(items, events.items, item, title, rows)
     return replace(events, titles=titles, skipped=rows.skipped, library=library)
@@ -235,15 +237,18 @@ def _read_rows(
     options: ReadingOptions,
     progress: "Progress | bool | None",
     *,
-    timed: bool = False,
+    timed: bool | None = False,
 ) -> tuple[RowReader, str | None]:
-    """Read the rows of all tables; return them, and the data frame library of the first table."""
+    """Read the rows of all tables; return them, and the data frame library of the first table.
+
+    `timed` says whether times are read: None if every table has a column of them.
+    """
     sources = open_sources(source, options)
     min_value = options.min_value
     uses_values = options.uses_values
-    uses_times = timed or options.uses_times
+    uses_times = timed is True or options.uses_times
     uses_kinds = options.event_weights is not None
-    wanted = {"value": uses_values, "time": uses_times, "title": items is None}
+    wanted = {"value": uses_values, "time": uses_times or timed is None, "title": items is None}
     needed = ("user", "item", *(["time"] if uses_times else []), *(["event"] if uses_kinds else []))
     tables: list[tuple[Source, dict[str, str]]] = []
     for table in sources:
@@ -267,6 +272,9 @@ def _read_rows(
             used = ", ".join(f"{role} {name!r}" for role, name in read.items())
             _log.info("columns of %s: %s; not read: %s", table.name, used, name_list(others))
         tables.append((table, read))
+    if not uses_times and not all("time" in roles for _, roles in tables):
+        for _, roles in tables:
+            roles.pop("time", None)
     without = [table.name for table, roles in tables if "value" not in roles]
     if without and len(without) < len(tables):
         raise DataError(f"{without[0]} has no column of values, but other files have. Read them apart.")
