@@ -316,10 +316,10 @@ def test_split_at_a_time_of_any_table(data: st.DataObject, most: int, share: flo
     times = data.draw(st.lists(st.integers(0, most), min_size=len(rows), max_size=len(rows)))
     assume(len(set(times)) > 1)
     events = events_of(rows, times)
-    known, at = times, share
+    at: Any = share
     if dated:
         cut = data.draw(st.integers(min(times) + 1, max(times)))
-        at = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=cut)  # type: ignore[assignment]
+        at = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=cut)
         share = len([time for time in times if time >= cut]) / len(times)
     else:
         cut = naive.cut_after(times, share)

@@ -60,7 +60,7 @@ class Questions:
     def __len__(self) -> int:
         return len(self.users)
 
-    def times_of(self, part: slice) -> dict[str, Times]:
+    def times_of(self, part: slice) -> dict[str, Any]:
         """Return what is known of the times of a range of users, as parameters of `Recommender.top_k`."""
         first, last, _ = part.indices(len(self))
         entries = slice(self.shown.indptr[first], self.shown.indptr[last])

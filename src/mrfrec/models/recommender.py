@@ -208,8 +208,18 @@ class Recommender(Parameterized, ABC):
             item_features = read_item_features(item_features)
         return data.with_features(item_features)
 
-    def score(self, X_history: object) -> npt.NDArray[Any]:
-        """Return the score of every item for each row of histories, users × items."""
+    def score(
+        self,
+        X_history: object,
+        *,
+        times: npt.NDArray[np.int64] | None = None,
+        at: npt.NDArray[np.int64] | None = None,
+    ) -> npt.NDArray[Any]:
+        """Return the score of every item for each row of histories, users × items.
+
+        `times` and `at` are the times of the stored entries and of the questions, one per row, in
+        microseconds since 1970. Models that do not know of time ignore them.
+        """
         fitted, runtime = self.fitted_, runtime_of(self)
         histories, learned = matrix_rows(X_history, fitted.catalogue.items, "X_history"), fitted.learned
         needed = len(histories) * histories.width * learned.base_scores.itemsize
@@ -221,13 +231,20 @@ class Recommender(Parameterized, ABC):
         return scores
 
     def top_k(
-        self, X_history: object, k: int, exclude_seen: bool = True, ties: Ties = "index"
+        self,
+        X_history: object,
+        k: int,
+        exclude_seen: bool = True,
+        ties: Ties = "index",
+        *,
+        times: npt.NDArray[np.int64] | None = None,
+        at: npt.NDArray[np.int64] | None = None,
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
         """Return the k best items of each row of histories and their scores, best first, by position.
 
         Two arrays of users × k. Where a user has fewer than k items left to be recommended, the places at the
         end hold item −1 with score −∞. Of equal scores, the item with the lower index comes first, or the
-        more popular one.
+        more popular one. `times` and `at` are those of `score`.
         """
         fitted = self.fitted_
         histories = matrix_rows(X_history, fitted.catalogue.items, "X_history")
