@@ -449,7 +449,7 @@ def test_questions_with_other_times_than_entries_are_refused() -> None:
             Questions(Ids.range(3), X, X, **{name: np.zeros(2, np.int64)})  # type: ignore[arg-type]
 
 
-def test_times_are_read_if_there_are_any() -> None:
+def test_times_are_read_if_every_table_has_them(tmp_path: Path) -> None:
     frame = timed([5, 7])
     assert read_events(frame, time=None).time is not None
     assert read_events(frame).time is None
@@ -457,6 +457,10 @@ def test_times_are_read_if_there_are_any() -> None:
     with pytest.raises(DataError, match="which column holds the times"):
         read_events(frame.drop("time"), time=True)
     assert read_events(frame.rename({"time": "at"}), time=None).time is None
+    frame.write_csv(tmp_path / "a.csv")
+    frame.drop("time").write_csv(tmp_path / "b.csv")
+    some = read_events([tmp_path / "a.csv", tmp_path / "b.csv"], time=None)
+    assert (len(some), some.repeated, some.time) == (2, 2, None)
 
 
 # Given.

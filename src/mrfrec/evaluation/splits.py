@@ -335,8 +335,8 @@ def hide_last(
         training.users, training.matrix, targets, shown_times=training.times,
         asked=first_times(events, np.flatnonzero(hide), users) if in_time else None,
     )  # fmt: skip
-    again_split = partial(again, events.take(rows))
-    return Split(training, with_targets(questions), None, name, again_split, events.size)
+    inner = partial(again, events.take(rows))
+    return Split(training, with_targets(questions), None, name, inner, events.size)
 
 
 def by_hash(
@@ -387,10 +387,10 @@ def by_hash(
     of_items = hashed(data.items, items)
     questions = []
     nothing = "there is nothing to ask the held-out users: raise hidden, or hold out more of them (heldout)."
-    entries = _numbered(X)
+    entries = None if times is None else _numbered(X)
     for part in parts:  # hide the items whose hashes with the user are lowest
         shown = X[part][:, items]
-        of_shown = None if times is None else times[entries[part][:, items].data]
+        of_shown = None if times is None or entries is None else times[entries[part][:, items].data]
         lengths = np.diff(shown.indptr)
         count = np.where(lengths >= FEWEST, (hidden * lengths).astype(np.int64), 0)
         hide = hidden_entries(shown, hashed(data.users, part), of_items, count)
