@@ -143,7 +143,7 @@ def by_hash(
     return sets(training), asked(test), asked(validation)
 
 
-def by_time(rows: Sequence[Pair], times: Sequence[Any], k: int) -> tuple[Sets, Asked]:
+def last(rows: Sequence[Pair], times: Sequence[Any], k: int) -> tuple[Sets, Asked]:
     """Training, and the k latest of every user with more than k items; of equal times the later row's."""
     table = pd.DataFrame({"user": [user for user, _ in rows], "item": [item for _, item in rows]})
     hidden: list[Pair] = []
@@ -153,6 +153,59 @@ def by_time(rows: Sequence[Pair], times: Sequence[Any], k: int) -> tuple[Sets, A
             hidden += [rows[row] for row in latest]
     training = [pair for pair in rows if pair not in set(hidden)]
     return sets(training), ask(training, hidden)
+
+
+@dataclass
+class InTime:
+    """What is asked after a cut in time, of users by id; times are those of the table."""
+
+    training: dict[Pair, Any]  # pair → time
+    shown: dict[Pair, Any]
+    targets: Sets
+    asked: dict[Any, Any]  # user → time of the first event that was hidden
+    situation: dict[Any, str]
+    left_out: int
+    new_items: int
+    new_targets: int
+
+
+def at_time(rows: Sequence[Pair], times: Sequence[Any], cut: Any) -> InTime:
+    """Train before the cut; who comes back shows that, who is new the first half of their times since."""
+    timed = list(zip(rows, times, strict=True))
+    training = {pair: time for pair, time in timed if time < cut}
+    trained_users = {user for user, _ in training}
+    trained_items = {item for _, item in training}
+    found = InTime(training, {}, {}, {}, {}, 0, 0, 0)
+    for user in {user for (user, _), time in timed if time >= cut}:
+        later = [(item, time) for (who, item), time in timed if who == user and time >= cut]
+        if user in trained_users:
+            shown = {pair: time for pair, time in training.items() if pair[0] == user}
+            hidden = later
+        else:
+            moments = sorted({time for _, time in later})
+            half = moments[: len(moments) // 2]
+            shown = {(user, item): time for item, time in later if time in half and item in trained_items}
+            hidden = [(item, time) for item, time in later if time not in half] if half else []
+        found.new_targets += len([item for item, _ in hidden if item not in trained_items])
+        targets = {item for item, _ in hidden if item in trained_items}
+        if not targets or not shown:
+            found.left_out += 1
+            continue
+        found.shown |= shown
+        found.targets[user] = targets
+        found.asked[user] = min(time for _, time in hidden)
+        found.situation[user] = "return" if user in trained_users else "visit"
+    found.new_items = len({item for _, item in rows} - trained_items)
+    return found
+
+
+def cut_after(times: Sequence[Any], share: float) -> Any:
+    """The time whose share of events from then on is nearest to this, the earlier of two; not the first."""
+
+    def distance(cut: Any) -> float:
+        return abs(len([time for time in times if time >= cut]) - share * len(times))
+
+    return min(sorted(set(times))[1:], key=distance)
 
 
 def ask(training: Sequence[Pair], hidden: Sequence[Pair]) -> Asked:

@@ -28,17 +28,18 @@ from mrfrec.cli.models import parse_model
 from mrfrec.data.events import Events
 from mrfrec.evaluation import (
     Split,
-    by_time,
+    at_time,
     compare,
     evaluate,
     given,
     grid,
+    last,
     leave_out,
     read_events,
     ridges,
     strong_generalisation,
 )
-from mrfrec.models import SLIM, WMF, FsSLIM
+from mrfrec.models import SLIM, WMF, FsSLIM, ItemKNN, Popularity
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import load
 
@@ -99,6 +100,10 @@ def strong() -> Split:
     return strong_generalisation(events(), 30)
 
 
+def at_noon(min_items: int) -> Split:
+    return at_time(events().filtered(min_items=min_items), "1970-01-10 12:00")
+
+
 def as_given(targets: str, *shown: str) -> Split:
     return given(*(read_interactions(f"{name}.parquet") for name in ("train", targets, *shown)))
 
@@ -112,8 +117,12 @@ def as_given(targets: str, *shown: str) -> Split:
         ("train.parquet --test later.parquet", lambda: as_given("later"), MRF()),
         ("train.parquet --test test.parquet --shown shown.parquet", lambda: as_given("test", "shown"), MRF()),
         ("events.csv --split leave-out --leave 2 --min-items 0", lambda: leave_out(events(), 2), MRF()),
-        ("events.csv --split time --min-items 0", lambda: by_time(events()), MRF()),
-        ("events.csv --split time --time-column time --min-items 0", lambda: by_time(events()), MRF()),
+        ("events.csv", lambda: at_time(events()), MRF()),
+        ("events.csv --split time --at .3", lambda: at_time(events(), 0.3), MRF()),
+        ("events.csv --at 1970-01-10T12:00 --min-items 9", lambda: at_noon(9), MRF()),
+        ("events.csv --split time --time-column time --at 1970-01-10T12:00", lambda: at_noon(0), MRF()),
+        ("events.csv --split last --min-items 0", lambda: last(events()), MRF()),
+        ("events.csv --split last --leave 2", lambda: last(events().filtered(min_items=5), 2), MRF()),
         ("events.csv --heldout 30 --time-column time --since 1970-01-01", strong, MRF()),
         (
             "events.csv --split leave-out --values --min-items 0",
@@ -138,6 +147,79 @@ def test_evaluate_gives_what_python_gives(
     assert (found["kind"], found["parameters"]) == (type(model).__name__, model.parameters)
     assert found["test_users"] == len(made.test)
     assert found["seconds"]["training"] > 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "first"),
+    [
+        (
+            "events.csv --at 1970-01-10",
+            "split: cut at 1970-01-10 00:00; {} events before; .* asked about what",
+        ),
+        ("train.parquet", "split: strong generalisation, 9 [+] 9 users held out; "),
+        ("events.csv --heldout 30", "split: strong generalisation, 30 [+] 30 users held out; "),
+        ("events.csv --split leave-out", "split: 1 random items of each user left out; "),
+    ],
+)
+def test_the_first_line_says_how_the_data_is_split(
+    run: Any, typed: str, first: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = int((pl.read_csv("events.csv")["time"] < 9 * 86400).sum())
+    for command in (
+        "evaluate --model Popularity --metrics ndcg@5",
+        "compare --model ItemKNN --model Popularity --metrics ndcg@5",
+        "tune -o best.json --model ItemKNN --vary neighbors=5 --metric ndcg@5",
+    ):
+        capsys.readouterr()
+        run_command([*command.split(), *shlex.split(typed)], Event())
+        lines = capsys.readouterr().err.splitlines()
+        assert re.match("mrfrec: " + first.format(f"{before:,}"), lines[0])
+
+
+def test_the_papers_commands_hold_out_users_also_where_there_are_times(run: Any) -> None:
+    out = run(f"paper lowrank events.csv --ranks 2 --metrics {METRICS}")
+    assert "strong generalisation, 14 + 14 users held out" in out
+
+
+def test_both_situations_are_reported_apart(run: Any, folder: Path) -> None:
+    """In tables, as JSON, and for each user; also differences."""
+    user = np.repeat(np.arange(200), 8)
+    rng = np.random.default_rng(8)
+    item = np.concatenate([rng.choice(30, 8, replace=False) for _ in range(200)])
+    start = np.repeat(rng.integers(0, 1000, 200), 8)
+    table = pl.DataFrame(
+        {"user": user, "item": item, "time": start + rng.integers(0, 50, len(user)) * (1 + 9 * (user % 2))}
+    )
+    table = table.vstack(table[:1].with_columns(item=99, time=1500).cast(table.schema))
+    table.write_csv(folder / "visits.csv")
+    typed = f"compare visits.csv --model ItemKNN --model Popularity --metrics {METRICS},coverage@5"
+    page = json.loads(run(f"{typed} --format json --per-user users.csv"))
+    split = at_time(read_events("visits.csv", time=True))
+    found = compare({"ItemKNN": ItemKNN(), "Popularity": Popularity()}, split, METRICS)
+    users = pl.read_csv("users.csv")
+    assert users.columns == ["model", "user", "situation", *METRICS.split(",")]
+    assert set(users["situation"]) == {"return", "visit"}
+    (difference,) = page["differences"]
+    for situation, count in found["ItemKNN"].situations.items():
+        some = users.filter(pl.col("situation") == situation)
+        assert len(some) == 2 * count
+        for model in page["models"]:
+            mean = some.filter(pl.col("model") == model["name"])["ndcg@10"].mean()
+            apart = model["situations"][situation]
+            assert apart["users"] == count
+            assert list(apart["metrics"]) == METRICS.split(",")
+            assert apart["metrics"]["ndcg@10"]["mean"] == pytest.approx(mean)
+            expected = found[model["name"]].mean("ndcg@10", situation)
+            assert apart["metrics"]["ndcg@10"] == pytest.approx(expected._asdict())
+        pair = found.paired("Popularity", "ndcg@10", situation=situation)
+        assert difference["situations"][situation]["ndcg@10"] == pytest.approx(pair._asdict())
+    assert page["models"][0]["new_items"] == 1
+    out = run(typed)
+    sizes = found["ItemKNN"].situations
+    for title in (f"{sizes['return']} users who come back", f"{sizes['visit']} users in a visit"):
+        assert re.search(rf"^{title}\nmodel +nDCG@10 +Recall@5\nItemKNN", out, re.MULTILINE)
+        assert f"Difference from ItemKNN, user by user: {title}" in out
+    assert "1 item new since the cut, which no model knows: " in out
 
 
 def test_models_and_their_plans_are_printed_and_the_device_is_for_those_that_have_one(run: Any) -> None:
@@ -203,9 +285,18 @@ REFUSED = {
     "evaluate events.csv --model SLIM --device cpu": "got 'cpu'. It is for .*MRF.*MultDAE, MultVAE.",
     "evaluate events.csv --shown shown.parquet": "shown must be left out with a split of DATA",
     "evaluate events.csv --test later.parquet --split time": "split must be left out with --test",
-    "evaluate events.csv --leave 2": "leave must be left out with --split strong",
+    "evaluate events.csv --test later.parquet --at 0.2": "at must be left out with --test",
+    "evaluate events.csv --leave 2": "leave must be left out with --split time",
+    "evaluate train.parquet --leave 2": "leave must be left out with --split strong",
     "evaluate events.csv --split time --heldout 9": "heldout must be left out with --split time",
-    "evaluate events.csv --time-column t": "time must be a column of events.csv: .*; got 't'",
+    "evaluate events.csv --split last --at 0.2": "at must be left out with --split last",
+    "evaluate events.csv --heldout 9 --at 0.2": "at must be left out with --split strong",
+    "evaluate train.parquet --at 0.2": "which column holds the times?",
+    "evaluate train.parquet --split last": "which column holds the times?",
+    "evaluate events.csv --at 1.5": "at must be a date, a time, or above 0 and below 1; got 1.5",
+    "evaluate events.csv --at yesterday": "at must be a date, 2026-11-16, or a time",
+    "evaluate events.csv --time-column when": "time must be a column of events.csv",
+    "evaluate train.parquet --test later.parquet --time-column t": "time must be left out without half_life",
     "evaluate events.csv --value-column rating": r"value must be left out without .*\(--values\); got 'rat",
     "evaluate debian --min-value 4": "min_value must be left out with the data set debian",
     "fit ml-20m -o debian.mrf --min-users 4": "min_users must be left out with the data set ml-20m",

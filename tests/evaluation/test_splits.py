@@ -17,17 +17,17 @@ from mrfrec import DataError, Interactions, MrfrecError
 from mrfrec.data.events import Events
 from mrfrec.data.heldout import hashed
 from mrfrec.data.ids import Ids
-from mrfrec.evaluation import by_hash
+from mrfrec.evaluation import at_time, by_hash, last
 from mrfrec.evaluation.splits import (
     SEED,
     Questions,
     Split,
-    by_time,
     given,
     leave_out,
     strong_generalisation,
     strong_rows,
 )
+from mrfrec.io.features import read_item_features
 from mrfrec.io.tables import read_events, read_interactions
 
 import naive_evaluation as naive
@@ -150,9 +150,21 @@ WRONG: list[tuple[Callable[[Events], Split], str]] = [
     (lambda events: strong_generalisation(events, 5, seed=2**32), "seed must be a whole number from 0 to"),
     (lambda events: leave_out(events, seed=-1), "seed must be a whole number from 0 to"),
     (lambda events: leave_out(events, 0), "k must be a whole number, 1 or more"),
-    (lambda events: by_time(events, 6), "no user has more than k=6 items"),
+    (lambda events: last(events, 6), "no user has more than k=6 items"),
     (lambda events: leave_out("ratings.csv"), "events must be Events; got str"),  # type: ignore[arg-type]
-    (lambda _: by_time(events_of([(1, 1), (1, 2)])), "a split by time needs times"),
+    (lambda _: last(events_of([(1, 1), (1, 2)])), "a split by time needs times"),
+    (lambda _: at_time(events_of([(1, 1), (1, 2)])), "a split by time needs times"),
+    (lambda _: at_time(events_of([(1, 1), (1, 2)], [3, 3])), "all 2 events have one time"),
+    (lambda events: at_time(events, 0), "at must be a date, a time, or above 0 and below 1"),
+    (lambda events: at_time(events, 1.0), "at must be a date, a time, or above 0 and below 1"),
+    (lambda events: at_time(events, True), "at must be a date, a time, or above 0 and below 1"),
+    (lambda events: at_time(events, "0.1"), "at must be a date, 2026-11-16, or a time"),
+    (lambda events: at_time(events, "1970-01-01"), "at must be after 1970-01-01 00:00 and no later than"),
+    (lambda events: at_time(events, "1971-01-01"), "no later than 1970-01-01 00:05:59, the last event"),
+    (
+        lambda _: at_time(events_of([(1, 1), (1, 2)], [3, 4])),
+        "nothing to ask about after 1970-01-01 00:00:04",
+    ),
     (lambda _: by_hash(square(30, 3)), "0 test users can be held out of 30, of whom 0 have 5 items"),
     (lambda _: by_hash(square(3, 6), 0.999999), "users can be held out of 3, of whom 3 have 5 items"),
     (lambda _: by_hash(square(3, 6), 0.5, validation=True), r"heldout must be above 0 and below 0\.5"),
@@ -235,13 +247,13 @@ def test_split_by_time_of_any_table(kind: str, data: st.DataObject, k: int) -> N
     rows = data.draw(tables())
     times = TIMES[kind](data.draw(st.lists(st.integers(0, 5), min_size=len(rows), max_size=len(rows))))
     events = events_of(rows, times)
-    training, asked = naive.by_time(rows, [int(time) for time in times] if kind == "digits" else times, k)
+    training, asked = naive.last(rows, [int(time) for time in times] if kind == "digits" else times, k)
     if asked.targets:
-        split = by_time(events, k)
+        split = last(events, k)
         assert (trained(split), asked_of(split)) == (training, asked)
     else:
         with pytest.raises(DataError, match=r"has a target|no user has more than"):
-            by_time(events, k)
+            last(events, k)
 
 
 @pytest.mark.parametrize("options", [{"binary": False}, {"half_life": "30s"}])
@@ -249,10 +261,206 @@ def test_split_by_time_refuses_values_from_after_the_cut(options: dict[str, Any]
     rows = [("1", "A", 1, 1.0), ("1", "B", 50, 1.0), ("1", "A", 100, 9.0), ("2", "B", 1, 1.0)]
     table = pl.DataFrame(rows, ["user", "item", "time", "rating"], orient="row")
     with pytest.raises(DataError, match="1 pairs have values that include later rows"):
-        by_time(read_events(table, time=True, **options))
-    first = by_time(read_events(table, time=True, duplicates="first", **options))
+        last(read_events(table, time=True, **options))
+    first = last(read_events(table, time=True, duplicates="first", **options))
     assert first.test.shown.data == pytest.approx([1.0 if "binary" in options else 2 ** (-99 / 30)])
     assert len(leave_out(read_events(table, time=True, **options)).test)  # which knows no earlier and later
+
+
+# At one time.
+
+
+def micros(times: Sequence[Any]) -> list[int]:
+    """Return seconds in microseconds."""
+    return [1_000_000 * time for time in times]
+
+
+def timed_pairs(matrix: sp.csr_array, times: Any, users: Ids, items: Ids) -> dict[Pair, int]:
+    assert times.dtype == np.int64
+    assert len(times) == matrix.nnz
+    where = zip(*matrix.tocoo().coords, strict=True)
+    return {(users[int(u)], items[int(i)]): int(time) for (u, i), time in zip(where, times, strict=True)}
+
+
+def assert_is_at(split: Split, expected: naive.InTime) -> None:
+    X, test = split.training, split.test
+    assert timed_pairs(X.matrix, X.times, X.users, X.items) == expected.training
+    assert timed_pairs(test.shown, test.shown_times, test.users, X.items) == expected.shown
+    assert sets_of(test.targets, test.users, X.items) == expected.targets
+    assert test.asked is not None
+    assert test.situation is not None
+    assert dict(zip(test.users, test.asked.tolist(), strict=True)) == expected.asked
+    assert dict(zip(test.users, test.situation.tolist(), strict=True)) == expected.situation
+    found = test.left_out, test.new_items, test.new_targets
+    assert found == (expected.left_out, expected.new_items, expected.new_targets)
+
+
+def assert_nothing_is_later(split: Split, cut: int | None = None) -> None:
+    """Nobody shows what is later than what they are asked for, and nothing from the cut on is trained on."""
+    test = split.test
+    assert test.shown_times is not None
+    assert test.asked is not None
+    owner = np.repeat(np.arange(len(test)), np.diff(test.shown.indptr))
+    assert (test.shown_times <= test.asked[owner]).all()
+    if cut is not None:
+        assert split.training.times is not None
+        assert split.training.times.max() < cut <= test.asked.min()
+        assert (test.shown_times < test.asked[owner]).all()
+
+
+@SETTINGS
+@forall(st.data(), st.sampled_from([2, 6, 100]), st.floats(0.01, 0.99), st.booleans())
+def test_split_at_a_time_of_any_table(data: st.DataObject, most: int, share: float, dated: bool) -> None:
+    """With few times that many events share, or many; once more to tune on."""
+    rows = data.draw(tables(users=3))
+    times = data.draw(st.lists(st.integers(0, most), min_size=len(rows), max_size=len(rows)))
+    assume(len(set(times)) > 1)
+    events = events_of(rows, times)
+    at: Any = share
+    if dated:
+        cut = data.draw(st.integers(min(times) + 1, max(times)))
+        at = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=cut)
+        share = len([time for time in times if time >= cut]) / len(times)
+    else:
+        cut = naive.cut_after(times, share)
+    expected = naive.at_time(rows, micros(times), 1_000_000 * cut)
+    if not expected.targets:
+        with pytest.raises(DataError, match="nothing to ask about after 1970-01-01 00:0"):
+            at_time(events, at)
+        return
+    split = at_time(events, at)
+    assert_is_at(split, expected)
+    assert_nothing_is_later(split, 1_000_000 * cut)
+    rows = [pair for pair, time in zip(rows, times, strict=True) if time < cut]
+    times = [time for time in times if time < cut]
+    if len(set(times)) == 1:
+        with pytest.raises(DataError, match="events have one time"):
+            split.for_tuning()
+        return
+    cut = naive.cut_after(times, share)
+    expected = naive.at_time(rows, micros(times), 1_000_000 * cut)
+    if expected.targets:
+        assert_is_at(split.for_tuning(), expected)
+        assert_nothing_is_later(split.for_tuning(), 1_000_000 * cut)
+
+
+def test_the_order_of_rows_does_not_matter_for_a_split_at_a_time() -> None:
+    rows = random_rows(3)
+    times = np.random.default_rng(1).integers(0, 12, len(rows))
+    other = np.random.default_rng(2).permutation(len(rows))
+    one = at_time(events_of(rows, times.tolist()), 0.3)
+    two = at_time(events_of([rows[place] for place in other], times[other].tolist()), 0.3)
+    assert one.training.fingerprint == two.training.fingerprint
+    for name in ("shown", "targets"):
+        assert (getattr(one.test, name) != getattr(two.test, name)).nnz == 0
+    for name in ("shown_times", "asked", "situation"):
+        assert np.array_equal(getattr(one.test, name), getattr(two.test, name))
+
+
+def test_who_had_an_item_before_is_not_asked_for_it_whatever_the_order_of_rows() -> None:
+    rows = [("a", "x"), ("b", "y"), ("b", "x"), ("a", "x"), ("a", "y")]  # a has x at 9 and at 1
+    split = at_time(events_of(rows, [9, 2, 3, 1, 8]), "1970-01-01T00:00:05")
+    assert pairs(trained(split)) == {("a", "x"), ("b", "x"), ("b", "y")}
+    assert asked_of(split).targets == {"a": {"y"}}
+
+
+def test_a_split_at_a_time_says_what_it_is() -> None:
+    rows = [("a", "x"), ("a", "y"), ("b", "y"), ("b", "x"), ("b", "new"), ("c", "x"), ("c", "y")]
+    times = ["2018-03-01T11:00:00", "2018-03-01T12:00:00", *["2018-03-01"] * 2, *["2018-03-02"] * 2]
+    with_z = [("c", "z"), *rows]
+    split = at_time(events_of(with_z, ["2018-02-01", *times, "2018-03-03"]), "2018-03-01T12:00")
+    assert split.name == "cut at 2018-03-01 12:00"
+    assert str(split) == (
+        "4 events before; 2 users who come back and 0 in a visit asked about what came after; "
+        "1 item new since"
+    )
+    late = datetime.datetime(2018, 3, 1, 14, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))
+    assert at_time(events_of(with_z, ["2018-02-01", *times, "2018-03-03"]), late).name == split.name
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+def test_nothing_later_is_shown_than_is_asked_for_last(tuned: bool) -> None:
+    rows = random_rows(5)
+    times = np.random.default_rng(3).integers(0, 9, len(rows)).tolist()
+    split = last(events_of(rows, times), 2)
+    left = rows
+    if tuned:
+        had = pairs(trained(split))
+        left = [pair for pair in rows if pair in had]
+        split = split.for_tuning()
+    assert_nothing_is_later(split)
+    when = dict(zip(rows, micros(times), strict=True))
+    test, items = split.test, split.training.items
+    X = split.training
+    assert timed_pairs(X.matrix, X.times, X.users, X.items) == {
+        pair: when[pair] for pair in pairs(trained(split))
+    }
+    shown = timed_pairs(test.shown, test.shown_times, test.users, items)
+    assert shown == {pair: when[pair] for pair in shown}
+    hidden = set(left) - pairs(trained(split))
+    assert test.asked is not None
+    for user, asked in zip(test.users, test.asked.tolist(), strict=True):
+        assert asked == min(when[pair] for pair in hidden if pair[0] == user)
+
+
+def test_times_stay_with_what_is_shown() -> None:
+    """By hash, given, with features, with new items, hidden once more to tune on: each pair has its time."""
+    rows = hash_rows(texts=False)
+    rows = [rows[place] for place in np.random.default_rng(4).permutation(len(rows))]
+    when = {pair: 1_000_000 * place for place, pair in enumerate(rows)}
+    events = events_of(rows, range(len(rows)))
+    data = events.interactions()
+    cut = at_time(events, 0.3)
+    items = [*cut.training.items, 10**6]
+    features = read_item_features(pl.DataFrame({"item": items, "kind": [f"kind {i % 5}" for i in items]}))
+    halves = strong_rows(events, 20)
+    part = {name: events.take(halves[f"test {name}"]).interactions() for name in ("shown", "targets")}
+    without = events.take(halves["training"]).interactions()
+    weak = by_hash(data, 0.15)
+    splits = {
+        "by hash": weak, "with validation": by_hash(data, 0.15, validation=True),
+        "strong": strong_generalisation(events, 20), "strong, as given": given(without, **part),
+        "leave out": leave_out(events), "features": cut.with_features(features),
+        "new items": cut.with_new_items(0.2)[0], "to tune": weak.for_tuning(), "cut": cut,
+    }  # fmt: skip
+    for name, split in splits.items():
+        X = split.training
+        found = timed_pairs(X.matrix, X.times, X.users, X.items)
+        assert found == {pair: when[pair] for pair in found}, name
+        for asked in filter(None, (split.test, split.validation)):
+            found = timed_pairs(asked.shown, asked.shown_times, asked.users, X.items)
+            assert found == {pair: when[pair] for pair in found}, name
+    assert splits["features"].training.n_items == cut.training.n_items + 1
+    of_new = cut.with_new_items(0.2)[1]
+    assert of_new.situation is not None
+    assert of_new.asked is not None
+    situation = dict(zip(cut.test.users, cut.test.situation, strict=True))  # type: ignore[arg-type]
+    assert [situation[user] for user in of_new.users] == of_new.situation.tolist()
+    asked_at = splits["strong, as given"].test.asked
+    assert asked_at is not None
+    targets = asked_of(splits["strong, as given"]).targets
+    assert asked_at.tolist() == [min(when[u, i] for i in targets[u]) for u in sorted(targets)]
+
+
+def test_questions_with_other_times_than_entries_are_refused() -> None:
+    X = sp.csr_array(np.eye(3, dtype=np.float32))
+    for name in ("shown_times", "asked", "situation"):
+        with pytest.raises(DataError, match=f"{name} must have 3 entries; got 2"):
+            Questions(Ids.range(3), X, X, **{name: np.zeros(2, np.int64)})  # type: ignore[arg-type]
+
+
+def test_times_are_read_if_every_table_has_them(tmp_path: Path) -> None:
+    frame = timed([5, 7])
+    assert read_events(frame, time=None).time is not None
+    assert read_events(frame).time is None
+    assert read_events(frame.drop("time"), time=None).time is None
+    with pytest.raises(DataError, match="which column holds the times"):
+        read_events(frame.drop("time"), time=True)
+    assert read_events(frame.rename({"time": "at"}), time=None).time is None
+    frame.write_csv(tmp_path / "a.csv")
+    frame.drop("time").write_csv(tmp_path / "b.csv")
+    some = read_events([tmp_path / "a.csv", tmp_path / "b.csv"], time=None)
+    assert (len(some), some.repeated, some.time) == (2, 2, None)
 
 
 # Given.
@@ -323,8 +531,8 @@ def weak(request: pytest.FixtureRequest) -> Split:
     if request.param == "leave out":
         return leave_out(events_of(rows), 2)
     if request.param == "by time":
-        return by_time(events_of(rows, times), 2)
-    training, asked = naive.by_time(rows, times, 2)
+        return last(events_of(rows, times), 2)
+    training, asked = naive.last(rows, times, 2)
     return given(*(interactions_of(sorted(pairs(part))) for part in (training, asked.targets)))
 
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from mrfrec.models.recommender import Recommender
 
 _HELDOUT = 10_000  # users held out at most by default
+_MIN_ITEMS = 5
+_OPTIONS_OF = {"strong": ("heldout", "hidden"), "leave-out": ("leave",), "time": ("at",), "last": ("leave",)}
 
 
 def data_set_named(data: list[str], reading: dict[str, Any]) -> str | None:
@@ -63,59 +65,90 @@ class Data:
     test: Annotated[Path | None, "Train on DATA and test on FILE, which holds the items to predict."] = None
     shown: Annotated[Path | None, "With --test: the known items of its users, if not in DATA."] = None
     split: Annotated[
-        Literal["strong", "leave-out", "time"],
-        "Hold out users (Liang et al. 2018); k random items of each; or the k last by time.",
-    ] = "strong"
+        Literal["strong", "leave-out", "time", "last"] | None,
+        "Hold out users (Liang et al. 2018); k random items of each; what came after a moment; or the k last "
+        "items of each.  [default: time where the table has times, else strong]",
+    ] = None
+    at: Annotated[
+        str | None,
+        "TIME|X",
+        "time: ask about what came from this time on, or about this share of the events, the latest.  "
+        "[default: 0.1]",
+    ] = None
     heldout: Annotated[int | None, "strong: users for validation, and test; a tenth, at most 10,000."] = None
     hidden: Annotated[float, "strong: share of their items to predict."] = 0.2
-    leave: Annotated[int, "leave-out, time: items of each user."] = 1
+    leave: Annotated[int, "leave-out, last: items of each user."] = 1
     seed: Annotated[int, "Seed of the split."] = 98765
-    min_items: Annotated[int, "Leave out users with fewer items than this. mrfrec fit keeps them."] = 5
+    min_items: Annotated[
+        int | None,
+        "Leave out users with fewer items than this, as mrfrec fit does not.  [default: 5; time: 0]",
+    ] = None
     folder: Folder = None
     features: Features = field(default_factory=Features)
     reading: ReadingToEvaluate = field(default_factory=dict)
 
-    def read(self, progress: "Progress | None") -> "Split":
+    def read(self, progress: "Progress | None", *, by_time: bool = True) -> "Split":
+        """Read and split the data; `by_time` says whether by time if the options leave that open."""
         features = self.features.read()
-        split = self._split(progress)
+        split = self._split(progress, by_time)
         return split if features is None else split.with_features(features)
 
-    def _split(self, progress: "Progress | None") -> "Split":
-        from mrfrec.evaluation import splits
+    def _split(self, progress: "Progress | None", by_time: bool) -> "Split":
+        from mrfrec.evaluation import splits, splits_by_time
 
         if self.test is not None:
             return self._given_split(progress)
         refuse(self._changed("shown"), "a split of DATA: it belongs to --test")
-        unused = ("leave",) if self.split == "strong" else ("heldout", "hidden")
-        refuse(self._changed(*unused), f"--split {self.split}")
-        events, heldout = self._events(progress)
+        kind = self.split or self._told() or (None if by_time else "strong")
+        if kind is not None:
+            self._refuse_unused(kind)
+        events, heldout = self._events(progress, kind)
+        if kind is None:
+            kind = "time" if events.time is not None and heldout is None else "strong"
+            self._refuse_unused(kind)
         whole = events.size
         if heldout is None:  # a published data set is filtered as published
+            fewest = 0 if kind == "time" else _MIN_ITEMS
             try:
-                events = events.filtered(min_items=self.min_items)
+                events = events.filtered(min_items=fewest if self.min_items is None else self.min_items)
             except DataError as error:
                 raise DataError(f"{error} To hide one item of each user: {splits.LEAVE_ONE}.") from None
-        if self.split == "strong":
+        if kind == "strong":
             usual = heldout or max(min(events.n_users // 10, _HELDOUT), 1)
             made = splits.strong_generalisation(
                 events, usual if self.heldout is None else self.heldout, min_items=0, hidden=self.hidden,
                 seed=self.seed,
             )  # fmt: skip
-        elif self.split == "time":
-            made = splits.by_time(events, self.leave)
+        elif kind == "time":
+            made = splits_by_time.at_time(events, _moment_or_share(self.at))
+        elif kind == "last":
+            made = splits_by_time.last(events, self.leave)
         else:
             made = splits.leave_out(events, self.leave, seed=self.seed)
         return replace(made, whole=whole)
+
+    def _told(self) -> str | None:
+        """Return the split that other options belong to, if --split was not typed."""
+        if self._changed("heldout", "hidden"):
+            return "strong"
+        return None if self.at is None else "time"
+
+    def _refuse_unused(self, kind: str) -> None:
+        """Refuse options of other splits."""
+        every = {name for names in _OPTIONS_OF.values() for name in names}
+        unused = sorted(every - {*_OPTIONS_OF[kind]})
+        refuse(self._changed(*unused), f"--split {kind}")
 
     def _changed(self, *names: str) -> dict[str, Any]:
         """Return the values of options that are not their defaults."""
         defaults = {each.name: each.default for each in fields(self)}
         return {name: x for name in names if (x := getattr(self, name)) != defaults[name]}
 
-    def _events(self, progress: "Progress | None") -> "tuple[Events, int | None]":
+    def _events(self, progress: "Progress | None", kind: str | None) -> "tuple[Events, int | None]":
         """Return the data as mrfrec fit reads it, and how many users of a published data set are held out.
 
-        A --min-items that was typed holds for fit, too; its default here does not.
+        A --min-items that was typed holds for fit, too; its default here does not. Times are read where the
+        table has them, and must be there to split by.
         """
         from mrfrec.io.tables import read_events
 
@@ -124,7 +157,7 @@ class Data:
         if (name := data_set_named(self.data, reading | limits)) is not None:
             events = datasets.events(name, self.folder)
             return events.filtered(**limits), DATA_SETS[name].heldout if name in DATA_SETS else None
-        if self.split == "time":
+        if kind in ("time", "last"):
             reading = {"time": True, **reading}
         events = read_events(self.data, progress=progress, **reading)
         note_skipped(events.skipped)
@@ -142,7 +175,7 @@ class Data:
             return data
 
         reading = self.reading
-        unused = self._changed("split", "heldout", "hidden", "leave", "min_items", "seed")
+        unused = self._changed("split", "at", "heldout", "hidden", "leave", "min_items", "seed")
         refuse(unused | {name: x for name, x in reading.items() if name in LIMITS}, "--test")
         if fading := check_reading(reading).following_latest_time:
             rule = f"given with --test and {fading[0]}, so that all files have the same"
@@ -166,6 +199,17 @@ class Data:
         return {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
 
 
+def _moment_or_share(typed: str | None) -> str | float:
+    from mrfrec.evaluation.splits_by_time import SHARE
+
+    if typed is None:
+        return SHARE
+    try:
+        return float(typed)
+    except ValueError:
+        return typed
+
+
 def note_skipped(skipped: dict[str, int]) -> None:
     """Say how many rows were left out, and why."""
     for reason, count in skipped.items():
@@ -180,11 +224,12 @@ def prepared_split(
     *,
     defaults: Sequence[str] | None = None,
     written: Sequence[Path | None] = (),
+    by_time: bool = True,
 ) -> "Iterator[tuple[Split, list[str], Progress | None]]":
     """Check the options, then read and split the data. Gives the split, the metrics and a progress callback.
 
     `defaults` are metrics to use in place of the usual ones if none is typed. `written` are files that are
-    written beside the report.
+    written beside the report. `by_time` says whether data with times is split by time unless told otherwise.
     """
     from mrfrec.cli.show import REPORT_FORMATS, kind_of, progress_bar
     from mrfrec.evaluation.metrics import DEFAULTS, parse, within
@@ -199,8 +244,8 @@ def prepared_split(
 
         check_drawable(plot)
     with progress_bar() as progress:
-        split = data.read(progress)
-        note(str(split))
+        split = data.read(progress, by_time=by_time)
+        note(f"split: {split.name}; {split}")
         m = split.training.n_items
         if options.metrics is None and any(parse(name).k > m for name in wanted):  # requests do not adapt
             wanted = within(wanted, m)

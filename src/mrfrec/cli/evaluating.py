@@ -26,14 +26,16 @@ def evaluate(
 ) -> None:
     """Evaluate how well a model predicts held-out items.
 
-    Trains on one part of the data and tests on the rest, split as in Liang et al. (2018) unless --split says
-    otherwise. Users with fewer than 5 items are left out first (--min-items), which mrfrec fit does not do.
-    Reports the mean over test users and its standard error. Test users without held-out items are left out
-    and counted.
+    Trains on one part of the data and tests on the rest: by time where the table has times, else as in Liang
+    et al. (2018), unless --split says otherwise. By time, users who come back and users in a visit are
+    reported apart. Other splits first leave out users with fewer than 5 items, unlike mrfrec fit;
+    --min-items changes that. Reports the mean over test users and its standard error. Test users without
+    held-out items are left out and counted.
 
     \b
     Examples:
       mrfrec evaluate events.csv
+      mrfrec evaluate events.csv --split time --at 2026-11-01
       mrfrec evaluate ratings.csv --min-value 4 --heldout 1000 --model 'l2=3, sparsity=0.01'
       mrfrec evaluate small.csv --split leave-out --leave 1 --min-items 2
       mrfrec evaluate train.parquet --test test.parquet --metrics recall_all@20,ndcg@20
@@ -68,8 +70,8 @@ def compare(
 ) -> None:
     """Evaluate several models on the same users, and compare them.
 
-    All models are trained and tested on the same data. Differences from the first model are taken user by
-    user and come with their standard error and the p-value of a paired t-test.
+    All models are trained and tested on the same data, split as by mrfrec evaluate. Differences from the
+    first model are taken user by user and come with their standard error and the p-value of a paired t-test.
 
     \b
     Examples:
@@ -127,7 +129,7 @@ def tune(
     machine: opt.Machine,
     cluster: opt.Cluster = None,
 ) -> None:
-    """Find good parameters on validation users.
+    """Find good parameters on validation users, or by time on a cut before the one of mrfrec evaluate.
 
     Does not evaluate on the test users. Works for every model. Trials share statistics: a new l2 is cheap, a
     new novelty or rank_weight needs no fit. Where the best value is the last of its list, values beyond it

@@ -153,7 +153,7 @@ def tradeoff(
     for name, text in (("dense", dense if with_dense else ""), ("sparse", sparse)):
         settings[name] = {**settings[name], **_mrf_parameters(text), **options.machine}
     levels = numbers("--sparsity", sparsity) or None
-    with prepared_split(data, options, plot) as (split, wanted, progress):
+    with prepared_split(data, options, plot, by_time=False) as (split, wanted, progress):
         comparison = run(
             split, levels, numbers("--r", r), with_dense=with_dense, metrics=wanted, progress=progress,
             **settings,
@@ -203,7 +203,7 @@ def lowrank(
     (recommender,) = make_models([parse_model(text)], options.machine)
     if not isinstance(recommender, GaussianField):
         raise ParameterError("--model", "an MRF, EASE or EDLAE, whose weights can be cut", text)
-    with prepared_split(data, options, plot) as (split, wanted, progress):
+    with prepared_split(data, options, plot, by_time=False) as (split, wanted, progress):
         recommender.fit(split.training, progress=part_of(progress, 0, 0.5))
         rest = part_of(progress, 0.5, 1)
         comparison = low_rank(
@@ -228,7 +228,7 @@ def exposure(data: Data, options: Evaluating, model: opt.EvaluatedModels, plot: 
     from mrfrec.paper.side_checks import exposure as shares_of
 
     models = models_to_compare(model, options.machine)
-    with prepared_split(data, options, plot) as (split, wanted, progress):
+    with prepared_split(data, options, plot, by_time=False) as (split, wanted, progress):
         comparison = compare(models, split, wanted, ties=options.ties, progress=progress)
         shares = shares_of(comparison, split.test)
         show(of_exposure(comparison, shares), options, data)

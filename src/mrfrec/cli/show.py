@@ -90,9 +90,13 @@ def write_per_user(evaluations: "Sequence[Evaluation]", path: Path) -> None:
     metrics = [metric for metric in evaluations[0].values if not metric.is_overall]
     with _file(path) as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["model", "user", *map(str, metrics)])
+        situation = evaluations[0].situation
+        apart = [] if situation is None else ["situation"]
+        writer.writerow(["model", "user", *apart, *map(str, metrics)])
         for found in evaluations:
             columns = [found.per_user(metric).tolist() for metric in metrics]
+            if found.situation is not None:
+                columns.insert(0, found.situation.tolist())
             writer.writerows(
                 [found.model, user, *values] for user, *values in zip(found.users, *columns, strict=True)
             )

@@ -9,8 +9,7 @@ import scipy.sparse as sp
 from mrfrec.data.catalogue import DataSize
 from mrfrec.data.ids import Ids, Places, Texts, positions_in
 from mrfrec.data.interactions import Interactions, filter_pairs
-from mrfrec.data.pairs import last_times
-from mrfrec.data.provenance import Origin
+from mrfrec.data.times import as_moments
 from mrfrec.errors import DataError
 
 
@@ -18,8 +17,8 @@ from mrfrec.errors import DataError
 class Events:
     """A table for splits: unlike a matrix, it keeps the order of its rows.
 
-    Each pair of user and item has one row. A pair with several rows in the source has the place and the time
-    of the first.
+    Each pair of user and item has one row. A pair with several rows in the source has the place of the first
+    and the earliest of their times.
     """
 
     users: Ids  # ascending
@@ -98,16 +97,19 @@ class Events:
         data = np.ones(len(rows), np.float32) if binary or self.value is None else self.value[rows]
         return sp.coo_array((data, (user, item)), shape=(len(users), len(items))).tocsr()
 
-    def interactions(self) -> Interactions:
-        """Return all rows as a matrix, the one that `read_interactions` reads from the same table.
+    def times(self, rows: Places, users: Places, items: Places) -> npt.NDArray[np.int64] | None:
+        """Return the times of rows in the order of the stored entries of `matrix`."""
+        if self.time is None:
+            return None
+        user = positions_in(users, self.n_users)[self.user[rows]]
+        item = positions_in(items, self.n_items)[self.item[rows]]
+        return self.time[rows][np.lexsort((item, user))]
 
-        The times are those of the rows: of a pair with several rows in the source, that of the first.
-        """
-        X = self.matrix(np.arange(len(self)), np.arange(self.n_users), np.arange(self.n_items))
-        data = Interactions(X, self.users, self.items, self.titles, copy=False)
-        if self.time is not None and data.matrix.nnz == len(self):
-            times = last_times(self.user, self.item, self.time, data.matrix)
-            data.origin = Origin.of_matrix(data.matrix.data, data.users, data.items, times)
+    def interactions(self) -> Interactions:
+        """Return all rows as a matrix, the one that `read_interactions` reads from the same table."""
+        everything = np.arange(len(self)), np.arange(self.n_users), np.arange(self.n_items)
+        X, times = self.matrix(*everything), self.times(*everything)
+        data = Interactions(X, self.users, self.items, self.titles, times=as_moments(times), copy=False)
         data.skipped = self.skipped
         data.left_out = self.left_out
         data.library = self.library

@@ -22,11 +22,11 @@ from mrfrec.evaluation.splits import (
     Questions,
     Split,
     by_hash,
-    by_time,
     given,
     leave_out,
     strong_generalisation,
 )
+from mrfrec.evaluation.splits_by_time import at_time, last
 from mrfrec.evaluation.study import Trial, Tuning
 from mrfrec.evaluation.tuning import climb, tune
 from mrfrec.io.tables import read_events
@@ -41,8 +41,8 @@ __all__ = [
     "Split",
     "Trial",
     "Tuning",
+    "at_time",
     "by_hash",
-    "by_time",
     "climb",
     "compare",
     "evaluate",
@@ -50,6 +50,7 @@ __all__ = [
     "evaluate_new_items",
     "given",
     "grid",
+    "last",
     "leave_out",
     "paired",
     "read_events",

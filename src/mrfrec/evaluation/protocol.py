@@ -54,18 +54,35 @@ class Evaluation:
     recommended: npt.NDArray[np.int64]  # how often each item is recommended
     popularity: npt.NDArray[np.int64]  # training users of each item
     facts: dict[str, Any]  # about the data and the model
+    situation: npt.NDArray[np.str_] | None = None  # "return" or "visit" for each user, see `at_time`
 
-    def mean(self, metric: "str | Metric") -> Mean:
-        """Return the mean over users, with its standard error."""
-        return mean_of(self.per_user(metric))
+    def mean(self, metric: "str | Metric", situation: str | None = None) -> Mean:
+        """Return the mean over users, with its standard error; over those in one situation if it is given."""
+        return mean_of(self.per_user(metric, situation))
 
-    def per_user(self, metric: "str | Metric") -> Numbers:
-        """Return one number per user."""
+    @property
+    def situations(self) -> dict[str, int]:
+        """Number of users in each situation; none where all are in the same, or nobody knows."""
+        if self.situation is None:
+            return {}
+        names, counts = np.unique(self.situation, return_counts=True)
+        return dict(zip(names.tolist(), counts.tolist(), strict=True)) if len(names) > 1 else {}
+
+    def per_user(self, metric: "str | Metric", situation: str | None = None) -> Numbers:
+        """Return one number per user, of all or of those in one situation."""
         values = self.values.get(parse(metric))
         if values is None:
             rule = f"among those evaluated: {', '.join(map(str, self.values))}"
             raise ParameterError("metric", rule, metric)
-        return values
+        if situation is None:
+            return values
+        if self.situation is None or situation not in self.situation:
+            known = () if self.situation is None else np.unique(self.situation).tolist()
+            rule = f"that of a user: {', '.join(known)}" if known else "None for a split without situations"
+            raise ParameterError("situation", rule, situation)
+        if parse(metric).is_overall:
+            raise ParameterError("metric", "one that each user has, not one for all of them", metric)
+        return np.asarray(values[self.situation == situation])
 
     def __repr__(self) -> str:
         means = ", ".join(f"{metric} {self.mean(metric)}" for metric in self.values)
@@ -83,10 +100,16 @@ class Comparison(Mapping[str, Evaluation]):
     def metrics(self) -> list[Metric]:
         return list(self.evaluations[0].values)
 
-    def paired(self, model: str, metric: "str | Metric", against: str | None = None) -> Paired:
-        """Compare a model with another, by default the first, user by user."""
+    def paired(
+        self,
+        model: str,
+        metric: "str | Metric",
+        against: str | None = None,
+        situation: str | None = None,
+    ) -> Paired:
+        """Compare a model with another, by default the first, user by user; all or those in one situation."""
         other = self[against] if against is not None else self.evaluations[0]
-        return paired(self[model].per_user(metric), other.per_user(metric))
+        return paired(self[model].per_user(metric, situation), other.per_user(metric, situation))
 
     def __getitem__(self, model: str) -> Evaluation:
         return {evaluation.model: evaluation for evaluation in self.evaluations}[model]
@@ -250,7 +273,9 @@ def evaluate_fitted(
             "plan": None if plan is None else str(plan.without_memory()),
             "values": dict(model.fitted_.learned.values),  # the numbers that "auto" stood for
             "measured": [] if model.measured_ is None else list(model.measured_.values),
+            "new_items": questions.new_items, "new_targets": questions.new_targets,
         },
+        situation=questions.situation,
     )  # fmt: skip
 
 
@@ -283,7 +308,7 @@ def rank(
         part = slice(start, start + _USERS_AT_ONCE)
         shown = questions.shown[part]
         if questions.candidates is None:
-            ranked[part], _ = model.top_k(shown, k, ties=ties)
+            ranked[part], _ = model.top_k(shown, k, ties=ties, **questions.times_of(part))
         else:
             histories = Rows.of(shown)
             hidden = ~questions.candidates

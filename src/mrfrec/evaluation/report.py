@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from mrfrec import __version__
+from mrfrec.checks import counted
 from mrfrec.evaluation.metrics import Mean
 from mrfrec.evaluation.protocol import Comparison, Evaluation
 from mrfrec.evaluation.study import Trial, Tuning
@@ -65,9 +66,15 @@ def seconds_text(seconds: float | None) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def means_text(evaluation: Evaluation) -> list[str]:
-    """Return the name of a model and its means with their errors."""
-    return [evaluation.model, *(str(evaluation.mean(metric)) for metric in evaluation.values)]
+def means_text(evaluation: Evaluation, situation: str | None = None) -> list[str]:
+    """Return the name of a model and its means with their errors, of all users or those in one situation."""
+    metrics = [metric for metric in evaluation.values if situation is None or not metric.is_overall]
+    return [evaluation.model, *(str(evaluation.mean(metric, situation)) for metric in metrics)]
+
+
+def _in_situation(situation: str, count: int) -> str:
+    users = counted(count, "user")
+    return f"{users} in a visit" if situation == "visit" else f"{users} who come back"
 
 
 def of_evaluations(evaluations: Sequence[Evaluation]) -> Report:
@@ -78,6 +85,12 @@ def of_evaluations(evaluations: Sequence[Evaluation]) -> Report:
         for evaluation in evaluations
     ]
     columns = ["model", *(metric.title for metric in first.values), "training"]
+    own = ["model", *(metric.title for metric in first.values if not metric.is_overall)]
+    apart = [
+        Section(own, [means_text(each, name) for each in evaluations], _in_situation(name, count))
+        for name, count in first.situations.items()
+        if len(own) > 1
+    ]
     models = [_as_data(evaluation) for evaluation in evaluations]
     data = {"split": first.split, "ties": first.facts["ties"], "models": models}
     notes = [_legend(evaluation) for evaluation in evaluations]
@@ -87,7 +100,10 @@ def of_evaluations(evaluations: Sequence[Evaluation]) -> Report:
         "training: {users:,} users × {items:,} items, {pairs:,} pairs".format_map(first.facts),
         f"test: {len(first.users):,} users{left_out}",
     ]
-    return Report(about, [Section(columns, rows)], data, notes)
+    if first.facts["new_items"]:
+        new, lost = counted(first.facts["new_items"], "item"), counted(first.facts["new_targets"], "event")
+        about.append(f"{new} new since the cut, which no model knows: {lost} with them not asked for")
+    return Report(about, [Section(columns, rows), *apart], data, notes)
 
 
 def _legend(evaluation: Evaluation) -> str:
@@ -103,25 +119,32 @@ def of_comparison(comparison: Comparison) -> Report:
     report = of_evaluations(comparison.evaluations)
     first, *others = comparison.evaluations
     metrics = [metric for metric in comparison.metrics if not metric.is_overall]
-    rows = []
-    differences = []
-    for other in others:
-        pairs = {metric: comparison.paired(other.model, metric) for metric in metrics}
-        rows.append([other.model, *map(str, pairs.values())])
-        by_metric = {
-            str(metric): {name: _or_none(x) for name, x in pair._asdict().items()}
-            for metric, pair in pairs.items()
-        }
-        differences.append({"model": other.model, "against": first.model, "metrics": by_metric})
     columns = ["model", *(metric.title for metric in metrics)]
-    section = Section(columns, rows, f"Difference from {first.model}, user by user")
+    title = f"Difference from {first.model}, user by user"
+    sections = []
+    differences: list[dict[str, Any]] = [{"model": each.model, "against": first.model} for each in others]
+    for situation, count in [(None, 0), *first.situations.items()]:
+        rows = []
+        for other, found in zip(others, differences, strict=True):
+            pairs = {metric: comparison.paired(other.model, metric, None, situation) for metric in metrics}
+            rows.append([other.model, *map(str, pairs.values())])
+            by_metric = {
+                str(metric): {name: _or_none(x) for name, x in pair._asdict().items()}
+                for metric, pair in pairs.items()
+            }
+            if situation is None:
+                found["metrics"] = by_metric
+            else:
+                found.setdefault("situations", {})[situation] = by_metric
+        apart = "" if situation is None else f": {_in_situation(situation, count)}"
+        sections.append(Section(columns, rows, title + apart))
     untuned = [each for each in comparison.evaluations if _is_untuned(each)]
     notes = [*report.notes]
     if untuned:
         names = ", ".join(map(_with_measured, untuned))
         notes.append(f"Untuned, with their default parameters: {names}.")
     data = {**report.data, "differences": differences, "untuned": [each.model for each in untuned]}
-    return replace(report, sections=[*report.sections, section], data=data, notes=notes)
+    return replace(report, sections=[*report.sections, *sections], data=data, notes=notes)
 
 
 def _with_measured(evaluation: Evaluation) -> str:
@@ -213,20 +236,31 @@ def _parameter_text(name: str, value: object) -> str:
 
 
 def _as_data(evaluation: Evaluation) -> dict[str, Any]:
-    means = {str(metric): evaluation.mean(metric) for metric in evaluation.values}
+    apart = {
+        situation: {"users": count, "metrics": _means_as_data(evaluation, situation)}
+        for situation, count in evaluation.situations.items()
+    }
     return {
         "name": evaluation.model,
         "kind": evaluation.facts.get("kind", ""),
         "parameters": evaluation.parameters,
         "values": evaluation.facts.get("values", {}),
         "plan": evaluation.facts.get("plan"),
-        "metrics": {name: {"mean": m.mean, "error": _or_none(m.error)} for name, m in means.items()},
+        "metrics": _means_as_data(evaluation),
+        **({"situations": apart} if apart else {}),
         "test_users": len(evaluation.users),
         "left_out": evaluation.left_out,
+        **{name: x for name in ("new_items", "new_targets") if (x := evaluation.facts[name])},
         "training": {name: evaluation.facts[name] for name in ("users", "items", "pairs")},
         "seconds": evaluation.seconds,
         **evaluation.facts.get("weights", {}),
     }
+
+
+def _means_as_data(evaluation: Evaluation, situation: str | None = None) -> dict[str, Any]:
+    metrics = [metric for metric in evaluation.values if situation is None or not metric.is_overall]
+    means = {str(metric): evaluation.mean(metric, situation) for metric in metrics}
+    return {name: {"mean": m.mean, "error": _or_none(m.error)} for name, m in means.items()}
 
 
 def _or_none(value: float) -> float | None:

@@ -3,11 +3,13 @@
 Strong generalisation follows Liang et al. (2018) step by step, so that its splits are the published ones: the
 order of the rows, the order in which users are drawn and the legacy random numbers all matter.
 
-If the data has values, the training matrix and the shown items have them; targets are always 1.
+If the data has values, the training matrix and the shown items have them; targets are always 1. If it has
+times, these go with both.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,9 +23,11 @@ from mrfrec.data.features import ItemFeatures
 from mrfrec.data.heldout import FEWEST, by_lowest_hash, hashed, hidden_entries, only_entries
 from mrfrec.data.ids import Ids, Places
 from mrfrec.data.interactions import Interactions, keep_pairs
+from mrfrec.data.times import as_moments
 from mrfrec.errors import DataError
 
 T = TypeVar("T")
+Times = npt.NDArray[np.int64]
 
 SEED = 98765  # of the published splits
 _HIDDEN = 0.1  # share of the items that are hidden to tune on, where a split is given
@@ -40,9 +44,42 @@ class Questions:
     left_out: int = 0  # number of users without a target
     items: Ids | None = None  # of the columns; None if not known
     candidates: npt.NDArray[np.bool_] | None = None  # the items that are ranked; None for all
+    shown_times: Times | None = None  # of the stored entries of `shown`, in microseconds since 1970
+    asked: Times | None = None  # for each user, the time of the first event that was hidden
+    situation: npt.NDArray[np.str_] | None = None  # "return" or "visit" for each user, see `at_time`
+    new_items: int = 0  # number of items that nobody had before the cut in time
+    new_targets: int = 0  # number of hidden events with these items, which are no targets
+
+    def __post_init__(self) -> None:
+        for name, count in (
+            ("shown_times", self.shown.nnz), ("asked", len(self)), ("situation", len(self)),
+        ):  # fmt: skip
+            values = getattr(self, name)
+            if values is not None and len(values) != count:
+                raise DataError(f"{name} must have {count:,} entries; got {len(values):,}.")
 
     def __len__(self) -> int:
         return len(self.users)
+
+    def times_of(self, part: slice) -> dict[str, Any]:
+        """Return what is known of the times of a range of users, as parameters of `Recommender.top_k`."""
+        first, last, _ = part.indices(len(self))
+        entries = slice(self.shown.indptr[first], self.shown.indptr[last])
+        known = {"times": (self.shown_times, entries), "at": (self.asked, part)}
+        return {name: times[some] for name, (times, some) in known.items() if times is not None}
+
+    def only(self, rows: npt.NDArray[np.bool_]) -> "Questions":
+        """Ask some of the users."""
+        of_entries = np.repeat(rows, np.diff(self.shown.indptr))
+        return replace(
+            self,
+            users=self.users.subset(np.flatnonzero(rows)),
+            shown=self.shown[rows],
+            targets=self.targets[rows],
+            shown_times=None if self.shown_times is None else self.shown_times[of_entries],
+            asked=None if self.asked is None else self.asked[rows],
+            situation=None if self.situation is None else self.situation[rows],
+        )
 
 
 @dataclass(frozen=True)
@@ -67,7 +104,14 @@ class Split:
         return f"Split({self.name}: {self})"
 
     def __str__(self) -> str:
-        X = self.training
+        X, asked = self.training, self.test
+        if asked.situation is not None:
+            visits = int((asked.situation == "visit").sum())
+            come_back = counted(len(asked) - visits, "user")
+            return (
+                f"{counted(len(X), 'event')} before; {come_back} who come back and {visits:,} in a visit "
+                f"asked about what came after; {counted(asked.new_items, 'item')} new since"
+            )
         heldout = f"{counted(len(self.test), 'user')} asked about"
         if self.validation is not None:
             heldout += f", {len(self.validation):,} for validation"
@@ -95,11 +139,9 @@ class Split:
                 count = max(int(_HIDDEN * (stop - start)), 1)
                 hide[start + random.choice(stop - start, count, replace=False)] = True
         nothing = "there is nothing to tune on: no training user has two items."
-        questions = _hidden_questions(self.training.users, X, hide, nothing)
+        questions = _hidden_questions(self.training.users, X, hide, nothing, self.training.times)
         name = f"{_HIDDEN:.0%} of the training data hidden; {self.name}"
-        return Split(
-            _with_matrix(self.training, only_entries(X, ~hide)), questions, None, name, whole=self.whole
-        )
+        return Split(_only_pairs(self.training, ~hide), questions, None, name, whole=self.whole)
 
     def with_features(self, features: ItemFeatures) -> "Split":
         """Return the split with features of the items; items that nobody has used come last."""
@@ -128,13 +170,21 @@ class Split:
         count = max(round(share * len(used)), 1)
         new = np.zeros(self.training.n_items, np.bool_)
         new[np.random.default_rng(check_seed(seed)).choice(used, count, replace=False)] = True
-        training = _with_matrix(self.training, only_entries(X, ~new[X.indices]))
-        shown = only_entries(test.shown, ~new[test.shown.indices])
-        had = only_entries(test.shown, new[test.shown.indices])
-        targets = sp.csr_array(test.targets + _ones(had))
+        training = _only_pairs(self.training, ~new[X.indices])
+        known = ~new[test.shown.indices]
+        had = only_entries(test.shown, ~known)
+        asked = replace(
+            test,
+            shown=only_entries(test.shown, known),
+            targets=sp.csr_array(test.targets + _ones(had)),
+            left_out=0,
+            candidates=None,
+            shown_times=None if test.shown_times is None else test.shown_times[known],
+        )
         nothing = "no test user has one of the new items: make more of them new, or hold out more users."
-        among_all = _questions(test.users, shown, targets, nothing)
-        of_new = _questions(test.users, shown, only_entries(targets, new[targets.indices]), nothing)
+        among_all = with_targets(asked, nothing)
+        of_new = replace(asked, targets=only_entries(asked.targets, new[asked.targets.indices]))
+        of_new = with_targets(of_new, nothing)
         split = Split(training, among_all, None, f"{count:,} items made new; {self.name}", whole=self.whole)
         return split, replace(of_new, items=training.items, candidates=new)
 
@@ -188,18 +238,21 @@ def strong_generalisation(
     events = events.filtered(min_users=min_users, min_items=min_items)
     rows = strong_rows(events, heldout, hidden=hidden, seed=seed)
     items = np.unique(events.item[rows["training"]])
-    training = _training(events, rows["training"], items)
+    training = training_of(events, rows["training"], items)
     questions = []
     for part, drawn in (("validation", slice(-2 * heldout, -heldout)), ("test", slice(-heldout, None))):
         users = np.sort(rows["users"][drawn])
-        shown = events.matrix(rows[f"{part} shown"], users, items)
+        seen = rows[f"{part} shown"], users, items
         targets = events.matrix(rows[f"{part} targets"], users, items, binary=True)
         nothing = (
             f"there is nothing to ask the {heldout:,} {part} users: none of those with {FEWEST} items "
             "or more has one to be guessed. Raise heldout or hidden, or hide one item of each user instead: "
             f"leave_out(events), {LEAVE_ONE} at the command line."
         )
-        questions.append(_questions(events.users.subset(users), shown, targets, nothing))
+        asked = Questions(
+            events.users.subset(users), events.matrix(*seen), targets, shown_times=events.times(*seen)
+        )
+        questions.append(with_targets(asked, nothing))
     name = f"strong generalisation, {heldout:,} + {heldout:,} users held out"
     return Split(training, validation=questions[0], test=questions[1], name=name, whole=whole)
 
@@ -248,32 +301,17 @@ def leave_out(events: Events, k: int = 1, *, seed: int = SEED) -> Split:
     check_type("events", events, Events)
     random = np.random.default_rng(check_seed(seed))
     name = f"{k} random items of each user left out"
-    return _hide_last(events, k, random.permutation, name, lambda rest: leave_out(rest, k, seed=seed))
+    return hide_last(events, k, random.permutation, name, lambda rest: leave_out(rest, k, seed=seed))
 
 
-def by_time(events: Events, k: int = 1) -> Split:
-    """Hide the k latest items of every user with more than k; of equal times, the later rows.
-
-    The events need times: `read_events(…, time=True)`, or the name of their column.
-    """
-    time = check_type("events", events, Events).time
-    if time is None:
-        raise DataError("a split by time needs times: read_events(…, time=True), or the name of a column.")
-    if events.revised:
-        raise DataError(
-            f"{events.revised:,} pairs have values that include later rows, which would tell what came after "
-            'the items to be guessed. Let the first row of each pair count alone: duplicates="first" '
-            "(--duplicates first), or read no values."
-        )
-
-    def by_age(group: Places) -> Places:
-        return group[np.argsort(time[group], kind="stable")]
-
-    return _hide_last(events, k, by_age, f"the last {k} of each user", lambda rest: by_time(rest, k))
-
-
-def _hide_last(
-    events: Events, k: int, in_order: Callable[[Places], Places], name: str, again: Callable[[Events], Split]
+def hide_last(
+    events: Events,
+    k: int,
+    in_order: Callable[[Places], Places],
+    name: str,
+    again: Callable[[Events], Split],
+    *,
+    in_time: bool = False,
 ) -> Split:
     """Hide the last k rows of each user who has more, in the order that `in_order` brings them into.
 
@@ -288,13 +326,18 @@ def _hide_last(
         raise DataError(f"no user has more than k={k} items: nothing can be left out. Leave out fewer.")
     rows = np.flatnonzero(~hide)
     items = np.unique(events.item[rows])
-    training = _training(events, rows, items)
+    training = training_of(events, rows, items)
     known = np.zeros(events.n_items, np.bool_)
     known[items] = True
     hidden = np.flatnonzero(hide & known[events.item])
-    targets = events.matrix(hidden, np.unique(events.user[rows]), items, binary=True)
-    questions = _questions(training.users, training.matrix, targets)
-    return Split(training, questions, None, name, lambda: again(events.take(rows)), events.size)
+    users = np.unique(events.user[rows])
+    targets = events.matrix(hidden, users, items, binary=True)
+    questions = Questions(
+        training.users, training.matrix, targets, shown_times=training.times,
+        asked=first_times(events, np.flatnonzero(hide), users) if in_time else None,
+    )  # fmt: skip
+    inner = partial(again, events.take(rows))
+    return Split(training, with_targets(questions), None, name, inner, events.size)
 
 
 def by_hash(
@@ -337,7 +380,9 @@ def by_hash(
                 f"{(lengths >= FEWEST).sum():,} have {FEWEST} items or more. Hold out another share "
                 "(heldout), or wait for more data."
             )
-    training = Interactions(*keep_pairs(X, data.users, data.items, data.titles, trained), copy=False)
+    times = data.times
+    kept = keep_pairs(X, data.users, data.items, data.titles, trained)
+    training = Interactions(*kept, times=None if times is None else as_moments(times[trained]), copy=False)
     training.features = None if data.features is None else data.features.over(training.items)
     if data.times is not None and data.origin is not None:
         training.origin = data.origin.only(trained)
@@ -345,12 +390,14 @@ def by_hash(
     of_items = hashed(data.items, items)
     questions = []
     nothing = "there is nothing to ask the held-out users: raise hidden, or hold out more of them (heldout)."
+    entries = None if times is None else _numbered(X)
     for part in parts:  # hide the items whose hashes with the user are lowest
         shown = X[part][:, items]
+        of_shown = None if times is None or entries is None else times[entries[part][:, items].data]
         lengths = np.diff(shown.indptr)
         count = np.where(lengths >= FEWEST, (hidden * lengths).astype(np.int64), 0)
         hide = hidden_entries(shown, hashed(data.users, part), of_items, count)
-        questions.append(_hidden_questions(data.users.subset(part), shown, hide, nothing))
+        questions.append(_hidden_questions(data.users.subset(part), shown, hide, nothing, of_shown))
     name = f"{' + '.join(f'{len(part):,}' for part in parts)} users held out by hash"
     return Split(training, questions[0], questions[1] if validation else None, name, whole=data.size)
 
@@ -382,7 +429,10 @@ def given(training: Interactions, targets: Interactions, shown: Interactions | N
                 "the training data, or give no shown."
             )
     place = tested.users.find(list(targets.users), "user")
-    history = _over(training.items, tested)[place]
+    history = _over(training.items, tested, tested.matrix)[place]
+    shown_times = None
+    if tested.times is not None:
+        shown_times = tested.times[_over(training.items, tested, _numbered(tested.matrix))[place].data]
     empty = np.flatnonzero((place < 0) | (np.diff(history.indptr) == 0))
     if len(empty):
         raise DataError(
@@ -390,7 +440,7 @@ def given(training: Interactions, targets: Interactions, shown: Interactions | N
             f"{targets.users[int(empty[0])]!r}: there is nothing to ask from. Drop them, or give what they "
             "are shown (shown)."
         )
-    wanted = _ones(_over(training.items, targets))
+    wanted = _ones(_over(training.items, targets, targets.matrix))
     twice = history.multiply(wanted).tocoo()
     if twice.nnz:
         user, item = (int(where[0]) for where in twice.coords)
@@ -398,7 +448,10 @@ def given(training: Interactions, targets: Interactions, shown: Interactions | N
             f"{twice.nnz:,} pairs are both shown and to be guessed, the first {targets.users[user]!r} with "
             f"{training.items[item]!r}: what is shown is never recommended. Take them out of one of the two."
         )
-    questions = _questions(targets.users, history, wanted)
+    asked = None
+    if targets.times is not None and np.diff(targets.matrix.indptr).all():
+        asked = np.minimum.reduceat(targets.times, targets.matrix.indptr[:-1])
+    questions = with_targets(Questions(targets.users, history, wanted, shown_times=shown_times, asked=asked))
     if shown is None:
         return Split(training, questions, None, "training and test as given", whole=whole)
     without = int((targets.users.find(list(shown.users), "user") < 0).sum())  # show items, have no target
@@ -415,24 +468,31 @@ def _with_items(training: Interactions, targets: Interactions) -> Interactions:
     named, more = (data.titles or [""] * data.n_items for data in (training, targets))
     titles = [*named, *(more[i] for i in new.tolist())]
     wide = _widened(training.matrix, len(items))
-    return Interactions(wide, training.users, items, titles, copy=False)
+    return Interactions(wide, training.users, items, titles, times=as_moments(training.times), copy=False)
 
 
 def _widened(X: sp.csr_array, columns: int) -> sp.csr_array:
     return sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], columns))
 
 
-def _with_matrix(data: Interactions, X: sp.csr_array) -> Interactions:
-    """Return other interactions of the same users and items."""
-    changed = Interactions(X, data.users, data.items, data.titles, copy=False)
+def _numbered(X: sp.csr_array) -> sp.csr_array:
+    """Return a matrix of the places of its stored entries, to see where they go when it is indexed."""
+    return sp.csr_array((np.arange(X.nnz), X.indices, X.indptr), shape=X.shape)
+
+
+def _only_pairs(data: Interactions, keep: npt.NDArray[np.bool_]) -> Interactions:
+    """Return some of the pairs, with all users and items."""
+    times = None if data.times is None else data.times[keep]
+    X = only_entries(data.matrix, keep)
+    changed = Interactions(X, data.users, data.items, data.titles, times=as_moments(times), copy=False)
     changed.features = data.features
     changed.library = data.library
     return changed
 
 
-def _over(items: Ids, data: Interactions) -> sp.csr_array:
-    """Return the matrix with these items as columns; other items are dropped."""
-    pairs = data.matrix.tocoo()
+def _over(items: Ids, data: Interactions, X: sp.csr_array) -> sp.csr_array:
+    """Return a matrix over the data with these items as columns; other items are dropped."""
+    pairs = X.tocoo()
     column = items.find(list(data.items), "item")[pairs.coords[1]]
     keep = column >= 0
     return sp.coo_array(
@@ -448,29 +508,43 @@ def check_type(name: str, value: object, kind: type[T]) -> T:
     return value
 
 
-def _training(events: Events, rows: Places, items: Places) -> Interactions:
+def training_of(events: Events, rows: Places, items: Places) -> Interactions:
+    """Return rows as training data over these items, which must be all that occur in them."""
     users = np.unique(events.user[rows])
     titles = None if events.titles is None else [events.titles[i] for i in items.tolist()]
-    X = events.matrix(rows, users, items)
-    return Interactions(X, events.users.subset(users), events.items.subset(items), titles, copy=False)
+    X, times = events.matrix(rows, users, items), events.times(rows, users, items)
+    ids = events.users.subset(users), events.items.subset(items)
+    return Interactions(X, *ids, titles, times=as_moments(times), copy=False)
 
 
-def _questions(users: Ids, shown: sp.csr_array, targets: sp.csr_array, nothing: str = "") -> Questions:
-    """Ask about the users who have a target, and count the others; raise `nothing` if nobody has one."""
-    with_target = np.flatnonzero(np.diff(targets.indptr))
-    if not len(with_target):
-        raise DataError(
-            nothing or f"none of {len(users):,} test users has a target: there is nothing to guess."
-        )
-    if len(with_target) == len(users):
-        return Questions(users, shown, targets)
-    left_out = len(users) - len(with_target)
-    return Questions(users.subset(with_target), shown[with_target], targets[with_target], left_out)
+def first_times(events: Events, rows: Places, users: Places) -> Times:
+    """Return the earliest time among the rows of each user; that of users without a row means nothing."""
+    assert events.time is not None
+    first = np.full(events.n_users, np.iinfo(np.int64).max)
+    np.minimum.at(first, events.user[rows], events.time[rows])
+    return first[users]
 
 
-def _hidden_questions(users: Ids, X: sp.csr_array, hide: npt.NDArray[np.bool_], nothing: str) -> Questions:
+def with_targets(questions: Questions, nothing: str = "") -> Questions:
+    """Ask only the users who have a target, and count the others; raise `nothing` if nobody has one."""
+    has_target = np.diff(questions.targets.indptr) > 0
+    count = int(has_target.sum())
+    if not count:
+        everybody = f"none of {len(questions):,} test users has a target: there is nothing to guess."
+        raise DataError(nothing or everybody)
+    if count == len(questions):
+        return questions
+    left_out = questions.left_out + len(questions) - count
+    return replace(questions.only(has_target), left_out=left_out)
+
+
+def _hidden_questions(
+    users: Ids, X: sp.csr_array, hide: npt.NDArray[np.bool_], nothing: str, times: Times | None
+) -> Questions:
     """Ask for some of the entries of a matrix, and show the others; raise `nothing` if none is hidden."""
-    return _questions(users, only_entries(X, ~hide), _ones(only_entries(X, hide)), nothing)
+    shown, targets = only_entries(X, ~hide), _ones(only_entries(X, hide))
+    shown_times = None if times is None else times[~hide]
+    return with_targets(Questions(users, shown, targets, shown_times=shown_times), nothing)
 
 
 def _ones(X: sp.csr_array) -> sp.csr_array:

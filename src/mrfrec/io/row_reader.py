@@ -249,12 +249,20 @@ class RowReader:
         return combine_in_ranges(self._rows.release(), self.users.ids, self.items.ids, duplicates)
 
     def to_events(self, duplicates: str) -> Events:
-        """Return the first row of each pair, in the order of the table, with the value of `to_matrix`."""
+        """Return the first row of each pair, in the order of the table, with the value of `to_matrix`.
+
+        Its time is the earliest of the pair.
+        """
         columns = self._rows.release()
         user, item, value = (columns[role] for role in ("user", "item", "value"))
         pair = user.astype(np.int64) * len(self.items.ids) + item
         _, first = np.unique(pair, return_index=True)
         rows = np.sort(first)
+        earliest = first
+        if (times := columns.get("time")) is not None:
+            order = np.lexsort((times, pair))  # of equal times, the first row
+            earliest = order[np.append(True, pair[order[1:]] != pair[order[:-1]])]
+            times[first] = times[earliest]
         values = None
         revised = 0
         if not self.is_binary or duplicates == "error":
@@ -262,11 +270,9 @@ class RowReader:
             if not self.is_binary:
                 values = np.empty(len(user), np.float32)
                 values[first] = matrix.data  # both are ordered by user and item
-                revised = int((values[first] != value[first]).sum())
+                revised = int((values[first] != value[earliest]).sum())
                 rows = rows[values[rows] != 0]
-        events = Events(
-            self.users.ids, self.items.ids, user, item, values, columns.get("time"), self.titles()
-        )
+        events = Events(self.users.ids, self.items.ids, user, item, values, times, self.titles())
         if not len(rows):
             raise DataError(f"no interactions are left: all {len(first):,} pairs have a value that is 0.")
         events = events.take(rows) if len(rows) < len(user) else events

@@ -245,7 +245,10 @@ def _read_rows(
     options: ReadingOptions,
     progress: "Progress | bool | None",
 ) -> tuple[RowReader, str | None]:
-    """Read the rows of all tables; return them, and the data frame library of the first table."""
+    """Read the rows of all tables; return them, and the data frame library of the first table.
+
+    `timed` says whether times are read: None if every table has a column of them.
+    """
     sources = open_sources(source, options)
     min_value = options.min_value
     uses_values = options.uses_values

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import warn
-from mrfrec.core.ages import faded
+from mrfrec.core.ages import BLIND, faded
 from mrfrec.core.plan import Plan, Settings, Sizes, decide
 from mrfrec.core.progress import part_of
 from mrfrec.errors import MemoryPlanError, ParameterError
