@@ -275,7 +275,7 @@ def _people_of_table(table: Any, fitted: FittedState) -> People:
 
 def _check_rules(data: "Interactions", rules: Mapping[str, Any]) -> None:
     """Refuse histories that were read by other rules than the training data: the values would not compare."""
-    if data.origin is None:
+    if data.origin is None or data.origin.is_matrix:
         return
     of_rows = {*RULES} - {*LIMITS, "min_value"}  # the rules that say what a pair counts
     was, now = (
