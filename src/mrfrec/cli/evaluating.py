@@ -28,9 +28,9 @@ def evaluate(
 
     Trains on one part of the data and tests on the rest: by time where the table has times, else as in Liang
     et al. (2018), unless --split says otherwise. By time, users who come back and users in a visit are
-    reported apart. Other splits leave out users with fewer than 5 items first (--min-items), as mrfrec fit
-    does not. Reports the mean over test users and its standard error. Test users without held-out items
-    are left out and counted.
+    reported apart. Other splits first leave out users with fewer than 5 items, unlike mrfrec fit;
+    --min-items changes that. Reports the mean over test users and its standard error. Test users without
+    held-out items are left out and counted.
 
     \b
     Examples:
