@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.core import blocks, closed_form, costs, pattern, schedule, statistics
@@ -49,13 +50,15 @@ def fit(
     engine: Engine,
     *,
     features: sp.csr_array | None = None,
+    places: npt.NDArray[np.uint16] | None = None,
     copied: int = 0,
     announce: Callable[[Plan], None] = lambda _: None,
     reuse: "Reuse | None" = None,
 ) -> Fitted:
     """Learn B from a canonical CSR matrix, of which `copied` bytes were not the caller's.
 
-    `features` are those of the items, features × items. `announce(plan)` is called when it is decided what
+    `features` are those of the items, features × items. `places`, one for each entry of X, are the numbers of
+    earlier times in the user's history; `settings.order` needs them. `announce(plan)` is called when it is decided what
     will be done, before any work; an automatic l2 stays "auto" there. `reuse` saves what later fits to the
     same matrices need not do again; the timings are those of a fit that does all of it.
     """
@@ -71,7 +74,8 @@ def fit(
             raise
         # What earlier fits left stands in the way of this one.
         reuse.drop_besides(stages.keys)
-        return fit(X, settings, engine, features=features, copied=copied, announce=announce, reuse=reuse)
+        given: dict[str, Any] = {"features": features, "places": places, "copied": copied}
+        return fit(X, settings, engine, **given, announce=announce, reuse=reuse)
     device = engine.accelerator
     additions = additions_of(X, features)
     seconds = sum(costs.of_fit(plan, settings, sizes, additions, False).values()) / engine.threads
@@ -97,6 +101,9 @@ def fit(
     facts = moments.scaled(settings.alpha, center=settings.center)
     l2 = moments.typical_ridge(settings.alpha, settings.center) if plan.l2 == "auto" else plan.l2
     plan = replace(plan, l2=l2)
+    if settings.order:
+        assert places is not None
+        facts = facts.with_order(X.indptr.astype(np.int64, copy=False), places, settings.order, engine)
     ridge = facts.ridge(l2, settings.l2_flat, settings.dropout)
     statistics.check_range(facts.S_diagonal, ridge)
     solve = _fit_dense if plan.kind == "dense" else _fit_sparse
@@ -126,6 +133,7 @@ def sizes_of(
         itemsize=np.dtype(settings.dtype).itemsize,
         limit=limit,
         other=copied + (4 * (X.nnz + entries) if converted else 0),
+        ordered=settings.order > 0,
     )
 
 
@@ -177,6 +185,9 @@ def _fit_sparse(stages: "_Stages", facts: Statistics, ridge: Floats, plan: Plan,
 
 def _fit_dense(stages: "_Stages", facts: Statistics, ridge: Floats, plan: Plan, sizes: Sizes) -> Fitted:
     settings, engine = stages.settings, stages.engine
+    if facts.order is not None:  # on the processor, whatever there is
+        B = closed_form.ordered_closed_form(facts, ridge, settings.dtype, engine)
+        return Fitted(DenseRows(B), plan, facts.mu, facts.s)
     if engine.accelerator is not None:
         B = engine.accelerator.dense_weights(facts, ridge, settings.dtype, settings.mean_constraint, engine)
         return Fitted(DenseRows(B), plan, facts.mu, facts.s)
@@ -246,7 +257,7 @@ class _Stages:
             "matrix": (*scaling, settings.dtype),
             "pattern": entries,
             "schedule": (*entries, settings.r),
-            "gathered": (*entries, settings.r, settings.dtype),
+            "gathered": (*entries, settings.r, settings.order, settings.dtype),
             "solved": replace(settings, rank=0, rank_weight=0.0),
         }
 

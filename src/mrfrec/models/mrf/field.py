@@ -57,6 +57,7 @@ class GaussianField(Linear):
     rank: int | Automatic = 0
     rank_weight: float | Automatic = "auto"
     feature_weight: float | Automatic = 0.0
+    order: float = 0.0
     measure: bool | str = True
 
     def _set_parameters(self, values: Mapping[str, Any]) -> None:
