@@ -16,23 +16,11 @@ from mrfrec.core.rows import Rows
 from mrfrec.engines.local import LocalEngine
 
 import naive
-from matrices import random_matrix
+from matrices import Places, places_of, random_matrix
 
 Matrix = npt.NDArray[np.float64]
-Places = npt.NDArray[np.int64]
 
 SETTINGS = Settings(2.0, 0.75, 0.0, 0.0, 0.0, True, None, None, 1000, 0.0, False, "float64", order=0.4)
-
-
-def places_of(X: Matrix, seed: int = 0, *, at_once: bool = False) -> Places:
-    """The place of each entry: times are drawn from a few, so that some are equal; `at_once` from two."""
-    rng = np.random.default_rng(seed)
-    places = np.zeros(X.shape, np.int64)
-    for x, place in zip(X, places, strict=True):
-        had = np.flatnonzero(x)
-        times = rng.integers(0, 2 if at_once else max(2 * len(had), 1), len(had))
-        place[had] = np.unique(times, return_inverse=True)[1]
-    return places
 
 
 def fit(
@@ -64,7 +52,11 @@ def one_with_everything() -> Matrix:
 
 
 F = (np.random.default_rng(5).random((6, 45)) < 0.2).astype(np.float64)
-DATA = {"binary": random_matrix(1), "values": random_matrix(2, real=True), "everything": one_with_everything()}
+DATA = {
+    "binary": random_matrix(1),
+    "values": random_matrix(2, real=True),
+    "everything": one_with_everything(),
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "binary": ("binary", {}),
     "user weights": ("binary", {"user_weight": 0.6}),
@@ -106,7 +98,9 @@ def test_sparse_equals_naive(case: str, dtype: Any, r: float) -> None:
     given = {"alpha": 0.75, **parameters, "F": features}
     S = naive.moments(X, **{key: x for key, x in given.items() if key != "l2_flat"}).S
     threshold = float(np.quantile(np.abs(S), 0.8))
-    fitted = fit(X, places, replace(SETTINGS, dtype=dtype, threshold=threshold, r=r, **parameters), F=features)
+    fitted = fit(
+        X, places, replace(SETTINGS, dtype=dtype, threshold=threshold, r=r, **parameters), F=features
+    )
     expected, A, n_blocks, count = naive.sparse(X, 2.0, threshold, r, places=places, order=0.4, **given)
     np.testing.assert_array_equal(fitted.pattern.toarray(), A)
     assert fitted.n_blocks == n_blocks
@@ -131,7 +125,12 @@ def test_batches_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sizes, "worthwhile_batch", 100_000)
     passes: list[int] = []
     gather = blocks.gather_blocks
-    monkeypatch.setattr(blocks, "gather_blocks", lambda *a: passes.append(1) or gather(*a))
+
+    def counted(*arguments: Any) -> Any:
+        passes.append(1)
+        return gather(*arguments)
+
+    monkeypatch.setattr(blocks, "gather_blocks", counted)
     np.testing.assert_array_equal(weights(X, places, settings), one)
     assert len(passes) > 2
 

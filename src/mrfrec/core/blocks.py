@@ -148,7 +148,7 @@ def estimate_weights(
     held += max(engine.scratch, (2 + ordered) * int(kinds.max()) ** 2 * itemsize)
     batch_ranges = batches(block_bytes, worthwhile, held, engine, advice)
     additions = 2.0 * float(statistics.X.rank.sum(dtype=np.int64)) + len(statistics.X.items)
-    expected = costs.of_blocks(kinds, targets, len(batch_ranges) * additions, device is not None)
+    expected = costs.of_blocks(kinds, targets, len(batch_ranges) * additions, device is not None, ordered)
     if engine.task_memory is not None:  # the workers gather and solve
         expected = {"gather": 0.0, "solve": 0.0, "blocks": sum(expected.values())}
     # The largest blocks come first. A device counts each block; here all steps of a range take the same time.
@@ -218,19 +218,14 @@ def gather_blocks(statistics: Statistics, dtype: str, batch: Blocks, engine: Eng
         place = np.arange(1, starts[-1] + 1, dtype=np.int32) - np.repeat(starts[:-1], np.diff(starts))
         of_item = transposed(batch.kind_ptr, batch.kinds, m, engine, place)
         del place
-        if statistics.order is None:
-            gather, what, accumulator, width = (
-                kernels.gather, (statistics.X,), statistics.accumulator, 8
-            )
-        else:
-            gather, what, accumulator, width = (
-                of_order.gather_ordered, (statistics.X, statistics.order), statistics.ordered_accumulator, 32
-            )
+        order = statistics.order
+        gather = kernels.gather if order is None else of_order.gather_ordered
+        what = (statistics.X,) if order is None else (statistics.X, order)
         engine.run(
-            lambda t, space: gather(*what, *t, *of_item, batch, store, space),
+            lambda t, accumulator: gather(*what, *t, *of_item, batch, store, accumulator),
             tasks,
-            scratch=accumulator,
-            scratch_bytes=width * m,
+            scratch=statistics.accumulator if order is None else statistics.ordered_accumulator,
+            scratch_bytes=8 * m if order is None else 8 * of_order.PLANES * m,
             costs=_even_steps(m * (batch.last - batch.first), len(tasks)),
         )
     return store
@@ -245,10 +240,11 @@ def solve_blocks(statistics: Statistics, ridge: Floats, batch: Blocks, store: Ar
     # (factorising); k^2.5 balances the pieces well enough, and the constant stands for the calls themselves.
     pieces = [by_size[p:q] for p, q in split_evenly(size[by_size] ** 2.5 + 1000.0, 512)]
     work_size = 2 * largest * largest + largest
-    solve, diagonals = kernels.solve_blocks, (statistics.S_diagonal,)
+    solve = kernels.solve_blocks
+    diagonals: tuple[Floats, ...] = (statistics.S_diagonal,)
     if statistics.order is not None:
-        work_size = int((size * (size + 2 * np.diff(batch.dependent_ptr))).max())
         solve, diagonals = of_order.solve_ordered, (statistics.S_diagonal, statistics.order.diagonal)
+        work_size = int((size * (size + 2 * np.diff(batch.dependent_ptr))).max())
     with engine.stage("solve", batch.of, (batch.first, batch.last)):
         failed = engine.run(
             lambda piece, space: solve(

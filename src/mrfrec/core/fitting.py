@@ -58,9 +58,9 @@ def fit(
     """Learn B from a canonical CSR matrix, of which `copied` bytes were not the caller's.
 
     `features` are those of the items, features × items. `places`, one for each entry of X, are the numbers of
-    earlier times in the user's history; `settings.order` needs them. `announce(plan)` is called when it is decided what
-    will be done, before any work; an automatic l2 stays "auto" there. `reuse` saves what later fits to the
-    same matrices need not do again; the timings are those of a fit that does all of it.
+    earlier times in the user's history; `settings.order` needs them. `announce(plan)` is called when it is
+    decided what will be done, before any work; an automatic l2 stays "auto" there. `reuse` saves what later
+    fits to the same matrices need not do again; the timings are those of a fit that does all of it.
     """
     features = features if settings.feature_weight else None
     sizes = sizes_of(X, settings, engine.memory.limit, copied, features)

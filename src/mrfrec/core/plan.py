@@ -141,7 +141,11 @@ class Sizes:
     @property
     def scratch(self) -> int:
         """For all threads together: one can always run, and more where there is much memory anyway."""
-        one_thread = (32 if self.ordered else 24) * self.items + 8_000_000 + 2 * self.itemsize * tile_size(self.items) ** 2
+        one_thread = (
+            (32 if self.ordered else 24) * self.items
+            + 8_000_000
+            + 2 * self.itemsize * tile_size(self.items) ** 2
+        )
         return max(one_thread, self.held // 4, min(_SCRATCH, self.limit // 4))
 
     @property
@@ -154,7 +158,9 @@ class Sizes:
     def dense(self) -> int:
         """The matrix, with order two of them, a row of tiles, and the scratch space of the threads."""
         m, tile = self.items, tile_size(self.items)
-        matrix = self.itemsize * ((1 + self.ordered) * m * m + tile * m + tile * tile) + 8 * m * (m // tile + 2)
+        matrix = self.itemsize * ((1 + self.ordered) * m * m + tile * m + tile * tile) + 8 * m * (
+            m // tile + 2
+        )
         return max(self.statistics, self.held + self.scratch + matrix)
 
     def low_rank(self, rank: int) -> int:
@@ -181,7 +187,10 @@ class Sizes:
             "pattern": (base + 27_000_000 + 9 * self.pairs, 27.0),
             # Entries of A, their estimates and how many each has; the dependents; one block, and its factor.
             "blocks": (
-                self.held + max(self.scratch, (2 + self.ordered) * e * k * k) + (120 + 24 * TRANSPOSE_PARTS) * m + one_block,
+                self.held
+                + max(self.scratch, (2 + self.ordered) * e * k * k)
+                + (120 + 24 * TRANSPOSE_PARTS) * m
+                + one_block,
                 5.0 + e + 8 * r,
             ),
             # B by column and by row, then by row beside A.

@@ -70,9 +70,9 @@ class Statistics:
         place, after = np.zeros(len(self.X.items), np.uint16), np.zeros(len(self.X.items), np.float32)
         place[: len(places)] = places
         lags = np.arange(of_order.LAGS + 1)
-        of_C, of_D = order * _DELTA**lags, order * _DELTA ** (lags - 1.0)
-        of_C[-1] = of_D[-1] = of_D[0] = 0.0
-        made = of_order.Order(place, after, of_C, of_D, np.zeros(self.m))
+        decay, decay_before = order * _DELTA**lags, order * _DELTA ** (lags - 1.0)
+        decay[-1] = decay_before[-1] = decay_before[0] = 0.0
+        made = of_order.Order(place, after, decay, decay_before, np.zeros(self.m))
         longest = int(places.max(initial=0)) + 1
         with engine.stage("statistics", 2, (2, 2)):
             engine.run(

@@ -14,7 +14,7 @@ from mrfrec.core.kernels.blocks import scale_row
 from mrfrec.core.kernels.compile import inner, kernel
 from mrfrec.core.kernels.intrinsics import fortran
 from mrfrec.core.kernels.panels import factorise
-from mrfrec.core.kernels.rows import row_cost
+from mrfrec.core.kernels.rows import AHEAD, ask_for, row_cost
 
 LAGS = 64  # from this lag on, a pair counts as one without order
 PLANES = 4  # of an accumulator: XᵀX, C, and D with the row's item as the later and as the earlier one
@@ -28,16 +28,16 @@ class Order(NamedTuple):
 
     place: Any  # (nnz) uint16: the number of earlier times in the user's history; 0 for features
     after: Any  # (nnz) float32: A of the entry's place; 0 for features
-    of_C: Any  # (LAGS+1) o·δ^lag; 0 at the end
-    of_D: Any  # (LAGS+1) o·δ^(lag − 1); 0 at both ends
+    decay: Any  # (LAGS+1) o·δ^lag; 0 at the end
+    decay_before: Any  # (LAGS+1) o·δ^(lag − 1); 0 at both ends
     diagonal: Any  # (m) the diagonal of o·C_order
 
 
 @kernel
-def sum_what_follows(user_ptr, values, place, decay, first, last, after, weight):
+def sum_what_follows(user_ptr, values, place, step, first, last, after, weight):
     """Compute A of each entry of some users; `weight`, with a number for each place and one more, is scratch.
 
-    `decay` is δ².
+    `step` is δ².
     """
     for u in range(first, last):
         start, stop = uint64(user_ptr[u]), uint64(user_ptr[u + 1])
@@ -51,7 +51,7 @@ def sum_what_follows(user_ptr, values, place, decay, first, last, after, weight)
         total, at = 0.0, 0.0
         for g in range(end, -1, -1):
             at, weight[g] = weight[g], total
-            total = at + decay * total
+            total = at + step * total
         for q in range(start, stop):
             after[q] = weight[place[q]]
 
@@ -63,28 +63,41 @@ def sum_diagonal(X, order, first, last):
         total = 0.0
         for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
             total += order.after[uint64(X.begin[t]) + uint64(X.rank[t])]
-        order.diagonal[i] = total * order.of_C[0]
+        order.diagonal[i] = total * order.decay[0]
 
 
 @inner
 def add_ordered(X, order, i, accumulator):
-    """Add the part of row i before its diagonal, of XᵀX and of all ordered pairs, plane by plane."""
+    """Add the part of row i before its diagonal, of XᵀX and of all ordered pairs, plane by plane.
+
+    Which of two items came first is as good as random, so that nothing branches on it.
+    """
+    end = uint64(len(X.begin))
     binary, even = len(X.values) == 0, len(X.values) == 0 or X.alike
     for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
+        soon = t + uint64(AHEAD)
+        if soon < end:
+            first, count = X.begin[soon], X.rank[soon]
+            ask_for(X.items, first, count)
+            ask_for(order.place, first, count + 1)
+            ask_for(order.after, first, count + 1)
+            if not binary:
+                ask_for(X.values, first, 1 if even else count + 1)
         start = uint64(X.begin[t])
         own = start + uint64(X.rank[t])
-        place, after = np.int64(order.place[own]), order.after[own]
-        x = 1.0 if binary else X.values[own]
-        square = x * x
+        place, after = np.int64(order.place[own]), np.float64(order.after[own])
+        x = 1.0 if binary else X.values[start if even else own]
         for q in range(start, own):
             j = uint64(X.items[q])
             lag = place - np.int64(order.place[q])
             is_earlier = lag < 0  # item i
-            lag = min(abs(lag), LAGS)
+            distance = uint64(min(np.int64(abs(lag)), np.int64(LAGS)))
             y = x if even else X.values[q]
-            accumulator[j, 0] += x * y
-            accumulator[j, 1] += order.of_C[lag] * (order.after[q] if is_earlier else after)
-            accumulator[j, 2 + is_earlier] += order.of_D[lag] * (y * y if is_earlier else square)
+            other = np.float64(order.after[q])
+            accumulator[j, uint64(0)] += x * y
+            accumulator[j, uint64(1)] += order.decay[distance] * (other if is_earlier else after)
+            weight = y * y if is_earlier else x * x
+            accumulator[j, uint64(3 if is_earlier else 2)] += order.decay_before[distance] * weight
 
 
 @inner
