@@ -8,6 +8,7 @@ from mrfrec.data.events import Events
 from mrfrec.io.tables import read_events
 
 Matrix = npt.NDArray[np.float64]
+Places = npt.NDArray[np.int64]
 
 
 def random_matrix(seed: int, users: int = 120, items: int = 45, *, real: bool = False) -> Matrix:
@@ -26,6 +27,17 @@ def random_matrix(seed: int, users: int = 120, items: int = 45, *, real: bool = 
     X[:, 7] = 1.0
     X[:, 11] = X[:, 12]
     return X
+
+
+def places_of(X: Matrix, seed: int = 0, *, at_once: bool = False) -> Places:
+    """The place of each entry: times are drawn from a few, so that some are equal; `at_once` from two."""
+    rng = np.random.default_rng(seed)
+    places = np.zeros(X.shape, np.int64)
+    for x, place in zip(X, places, strict=True):
+        had = np.flatnonzero(x)
+        times = rng.integers(0, 2 if at_once else max(2 * len(had), 1), len(had))
+        place[had] = np.unique(times, return_inverse=True)[1]
+    return places
 
 
 def clusters(seed: int, users: int) -> Matrix:

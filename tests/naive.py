@@ -25,6 +25,15 @@ class Moments:
     active: npt.NDArray[np.bool_]
 
 
+def user_weights(X: Matrix, beta: float, aged: "Aged | None" = None) -> Matrix:
+    lengths = (X != 0).sum(axis=1)
+    w = np.array([max(length, 1) ** -beta for length in lengths])
+    total = lengths.sum()
+    if aged is not None:
+        w, lengths = w * aged.weight, aged.length
+    return np.asarray(w * total / (w * lengths).sum())
+
+
 def moments(
     X: Matrix,
     alpha: float = 0.75,
@@ -39,12 +48,8 @@ def moments(
     Features F, features × items, are further rows, neither centered nor weighted as users are. Their weight
     is relative to the root of the mean square of an entry of X.
     """
-    lengths = (X != 0).sum(axis=1)
-    w = np.array([max(length, 1) ** -user_weight for length in lengths])
-    total = lengths.sum()
-    if aged is not None:
-        X, w, lengths = aged.X, w * aged.weight, aged.length
-    w = w * total / (w * lengths).sum()
+    w = user_weights(X, user_weight, aged)
+    X = X if aged is None else aged.X
     n = w.sum()
     mu = (w @ X) / n
     # Without centering, v is the diagonal of XᵀWX: an item that everybody has takes part, as in EASE.
@@ -138,12 +143,71 @@ def dense(
     return rescale(found, B)
 
 
+# ── order ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def order_sums(
+    X: Matrix, places: npt.NDArray[np.int64], user_weight: float = 0.0, delta: float = 0.8
+) -> tuple[Matrix, Matrix]:
+    """C_order and D_order: Σ y²·v·vᵀ and Σ y²·v·eᵀ over all entries, v being what came before each.
+
+    `places` has the place of each entry in its user's history; it counts only where X is not 0.
+    """
+    m = X.shape[1]
+    C, D = np.zeros((m, m)), np.zeros((m, m))
+    for x, place, w in zip(X, places, user_weights(X, user_weight), strict=True):
+        had = np.flatnonzero(x)
+        for b in had:
+            v = np.zeros(m)
+            for a in had:
+                if place[a] < place[b]:
+                    v[a] += delta ** (place[b] - place[a] - 1)
+            C += w * x[b] ** 2 * np.outer(v, v)
+            D[:, b] += w * x[b] ** 2 * v
+    return C, D
+
+
+def with_order(
+    found: Moments, X: Matrix, places: npt.NDArray[np.int64], order: float, user_weight: float = 0.0
+) -> tuple[Matrix, Matrix]:
+    """C = S + o·C_order ⊘ (s sᵀ), and D alike."""
+    inverse = np.where(found.active, 1 / np.where(found.active, found.s, 1.0), 0.0)
+    C, D = order_sums(X, places, user_weight)
+    scale = order * np.outer(inverse, inverse)
+    return found.S + scale * C, found.S + scale * D
+
+
+def regression(C: Matrix, D: Matrix) -> Matrix:
+    """B' = P·D − P·dMat(diag(P·D) ⊘ diag(P)) with P = C⁻¹, where C has its ridge."""
+    P = np.linalg.inv(C)
+    B = P @ D
+    B = B - P @ np.diag(np.diag(B) / np.diag(P))
+    np.fill_diagonal(B, 0.0)
+    return B
+
+
+def dense_with_order(
+    X: Matrix,
+    places: npt.NDArray[np.int64],
+    order: float,
+    l2: float,
+    alpha: float = 0.75,
+    center: bool = True,
+    l2_flat: float = 0.0,
+    user_weight: float = 0.0,
+    F: Matrix | None = None,
+    feature_weight: float = 0.0,
+) -> Matrix:
+    """The dense model with ordered pairs."""
+    found = moments(X, alpha, center, user_weight, F, feature_weight)
+    C, D = with_order(found, X, places, order, user_weight)
+    return rescale(found, regression(C + np.diag(np.where(found.active, ridge(found, l2, l2_flat), 1.0)), D))
+
+
 def auto_l2(X: Matrix, alpha: float, center: bool = True, user_weight: float = 0.0) -> float:
     """25·q^(1−α)·n̄^(½−α): q is the mean square of an entry, n̄·q the mean of v where it is not 0."""
     found = moments(X, alpha, center, user_weight)
-    lengths = (X != 0).sum(axis=1)
-    w = np.array([max(length, 1) ** -user_weight for length in lengths])
-    w = w * lengths.sum() / (w * lengths).sum()
+    w = user_weights(X, user_weight)
     q = float((w @ X**2).sum() / (X != 0).sum())
     users = found.v[found.active].mean() / q
     return float(25 * q ** (1 - alpha) * users ** (0.5 - alpha))
@@ -281,22 +345,33 @@ def sparse(
     user_weight: float = 0.0,
     F: Matrix | None = None,
     feature_weight: float = 0.0,
+    places: npt.NDArray[np.int64] | None = None,
+    order: float = 0.0,
 ) -> tuple[Matrix, npt.NDArray[np.bool_], int, npt.NDArray[np.int64]]:
-    """§3: B, A, the number of blocks, and how many estimates each entry had."""
+    """§3: B, A, the number of blocks, and how many estimates each entry had.
+
+    With ordered pairs, C and D take the place of S in the blocks alone.
+    """
     found = moments(X, alpha, center, user_weight, F, feature_weight)
     m = X.shape[1]
     A = pattern(found.S, threshold, max_neighbors)
     blocks = schedule(found.S, A, (X != 0).sum(axis=0), r)
     total, count = np.zeros((m, m)), np.zeros((m, m), np.int64)
     diagonal = np.diag(np.where(found.active, ridge(found, l2, l2_flat), 1.0))
-    for i, N, D in blocks:
+    C, D = (found.S, found.S) if places is None else with_order(found, X, places, order, user_weight)
+    for i, N, dependents in blocks:
         block = [i, *N]
-        C = np.linalg.inv(found.S[np.ix_(block, block)] + diagonal[np.ix_(block, block)])
-        for d in D:
+        part = np.ix_(block, block)
+        if places is None:
+            P = np.linalg.inv(C[part] + diagonal[part])
+            estimates = -P / np.diag(P)
+        else:
+            estimates = regression(C[part] + diagonal[part], D[part])
+        for d in dependents:
             column = block.index(d)
             for row, j in enumerate(block):
                 if j != d:
-                    total[j, d] += -C[row, column] / C[column, column]
+                    total[j, d] += estimates[row, column]
                     count[j, d] += 1
     B = np.where(A & (count > 0), total / np.maximum(count, 1), 0.0)
     return rescale(found, B), A, len(blocks), count

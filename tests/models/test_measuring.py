@@ -11,7 +11,6 @@ import scipy.sparse as sp
 import mrfrec
 from mrfrec import MRF, Interactions, ParameterError
 from mrfrec.core import fitting, statistics
-from mrfrec.core.ages import BLIND
 from mrfrec.core.metrics import of_places
 from mrfrec.core.plan import Sizes
 from mrfrec.evaluation import by_hash, compare, evaluate
@@ -22,6 +21,7 @@ from mrfrec.models import EASE, EDLAE
 from mrfrec.models.climbing import Place, climb_along
 from mrfrec.models.mrf import measuring
 from mrfrec.models.mrf.held_out import FEWEST_USERS, HeldOut, held_out
+from mrfrec.models.mrf.parameters import TIMES
 from mrfrec.models.mrf.trials import Trials
 
 import naive
@@ -444,7 +444,7 @@ def test_trials_take_about_as_long_as_their_estimate_says(settings: dict[str, An
         asked = asked_of(data)
         plan = measuring.prepare(asked, data.matrix, task.settings, task.free, engine, 0)
         trials = Trials(asked, plan.settings, plan.held, True, Goal(), engine)
-        values = {"l2": 25.0, "user_weight": 0.25, "feature_weight": 0.0, **BLIND._asdict()}
+        values = {"l2": 25.0, "user_weight": 0.25, "feature_weight": 0.0, **TIMES}
         trials.fit(values)
         trials.rank(0.3, 0.1)
         took = {}

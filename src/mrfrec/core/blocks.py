@@ -21,6 +21,7 @@ import numpy.typing as npt
 from mrfrec.core import costs
 from mrfrec.core.engine import Array, Engine, Floats, ranges, split_evenly
 from mrfrec.core.kernels import blocks as kernels
+from mrfrec.core.kernels import order as of_order
 from mrfrec.core.kernels.blocks import Blocks
 from mrfrec.core.kernels.intrinsics import lapack
 from mrfrec.core.kernels.pattern import columns_with_diagonal
@@ -57,24 +58,35 @@ class Layout:
     kinds: npt.NDArray[np.int64]
     targets: npt.NDArray[np.int64]
     twin: npt.NDArray[np.int32]
+    ordered: bool = False  # ordered pairs count
 
     def places(self, *, estimates_alone: bool) -> npt.NDArray[np.int64]:
-        """Return the numbers in each block's place: first the strict lower triangle of S, then estimates."""
+        """Return the numbers in each block's place: first the strict lower triangle of S, then estimates.
+
+        With ordered pairs, first columns of D, whose place the estimates take, and the triangle of C behind.
+        """
         triangle = 0 if estimates_alone else self.kinds * (self.kinds - 1) // 2
-        return np.where(self.members > 1, np.maximum(triangle, self.targets * self.kinds), 0)
+        estimates = self.targets * self.kinds
+        both = triangle + estimates if self.ordered else np.maximum(triangle, estimates)
+        return np.where(self.members > 1, both, 0)
 
 
 def solve_range(
     statistics: Statistics, ridge: Floats, dtype: str, layout: Layout, blocks: tuple[int, int], engine: Engine
 ) -> tuple[Blocks | None, Array]:
     """Return the estimates of blocks first to last, at the places that the `store_ptr` of the batch says."""
-    device = engine.accelerator
+    device = _device(statistics, engine)
     batch = lay_out(layout, *blocks, engine, estimates_alone=device is not None)
     if device is not None:
         return batch, device.estimates_of_blocks(statistics, ridge, dtype, batch, engine)
     store = gather_blocks(statistics, dtype, batch, engine)
     solve_blocks(statistics, ridge, batch, store, engine)
     return batch, store
+
+
+def _device(statistics: Statistics, engine: Engine) -> Any:
+    """Return the device that gathers and solves, or None: blocks with ordered pairs stay on the processor."""
+    return engine.accelerator if statistics.order is None else None
 
 
 def solve_elsewhere(*arguments: Any) -> tuple[Blocks | None, Array]:
@@ -107,7 +119,9 @@ def estimate_weights(
     m, memory = statistics.m, engine.memory
     column_ptr, columns = pattern.column_ptr, pattern.neighbors
     with engine.stage("kinds", 1):
-        twin = statistics.first_twins(engine)
+        # Identical items have been used in different places: with ordered pairs each stands for itself.
+        ordered = statistics.order is not None
+        twin = np.arange(m, dtype=np.int32) if ordered else statistics.first_twins(engine)
         members = np.diff(column_ptr)[schedule.heads] + 1
         kinds, targets = members, np.diff(schedule.dependent_ptr)
         if (twin != np.arange(m)).any():
@@ -119,9 +133,10 @@ def estimate_weights(
                 scratch=lambda: np.full(m, -1, np.int64),
                 scratch_bytes=8 * m,
             )
-    layout = Layout(pattern, schedule, members, kinds, targets, twin)
-    here = engine.accelerator is None and engine.task_memory is None
-    places = layout.places(estimates_alone=engine.accelerator is not None)
+    layout = Layout(pattern, schedule, members, kinds, targets, twin, ordered)
+    device = _device(statistics, engine)
+    here = device is None and engine.task_memory is None
+    places = layout.places(estimates_alone=device is not None)
 
     advice = "Make the blocks smaller: a larger threshold, a smaller sparsity or a smaller max_neighbors."
     itemsize = np.dtype(dtype).itemsize
@@ -130,10 +145,10 @@ def estimate_weights(
     held += (4 + itemsize + counts.itemsize) * len(columns) + 120 * m + 4 * len(schedule.dependents)
     held += 24 * TRANSPOSE_PARTS * m
     memory.require("rows", held + 2 * (4 + itemsize) * len(columns), advice)
-    held += max(engine.scratch, 2 * int(kinds.max()) ** 2 * itemsize)
+    held += max(engine.scratch, (2 + ordered) * int(kinds.max()) ** 2 * itemsize)
     batch_ranges = batches(block_bytes, worthwhile, held, engine, advice)
     additions = 2.0 * float(statistics.X.rank.sum(dtype=np.int64)) + len(statistics.X.items)
-    expected = costs.of_blocks(kinds, targets, len(batch_ranges) * additions, engine.accelerator is not None)
+    expected = costs.of_blocks(kinds, targets, len(batch_ranges) * additions, device is not None, ordered)
     if engine.task_memory is not None:  # the workers gather and solve
         expected = {"gather": 0.0, "solve": 0.0, "blocks": sum(expected.values())}
     # The largest blocks come first. A device counts each block; here all steps of a range take the same time.
@@ -203,11 +218,14 @@ def gather_blocks(statistics: Statistics, dtype: str, batch: Blocks, engine: Eng
         place = np.arange(1, starts[-1] + 1, dtype=np.int32) - np.repeat(starts[:-1], np.diff(starts))
         of_item = transposed(batch.kind_ptr, batch.kinds, m, engine, place)
         del place
+        order = statistics.order
+        gather = kernels.gather if order is None else of_order.gather_ordered
+        what = (statistics.X,) if order is None else (statistics.X, order)
         engine.run(
-            lambda t, accumulator: kernels.gather(statistics.X, *t, *of_item, batch, store, accumulator),
+            lambda t, accumulator: gather(*what, *t, *of_item, batch, store, accumulator),
             tasks,
-            scratch=statistics.accumulator,
-            scratch_bytes=8 * m,
+            scratch=statistics.accumulator if order is None else statistics.ordered_accumulator,
+            scratch_bytes=8 * m if order is None else 8 * of_order.PLANES * m,
             costs=_even_steps(m * (batch.last - batch.first), len(tasks)),
         )
     return store
@@ -222,14 +240,19 @@ def solve_blocks(statistics: Statistics, ridge: Floats, batch: Blocks, store: Ar
     # (factorising); k^2.5 balances the pieces well enough, and the constant stands for the calls themselves.
     pieces = [by_size[p:q] for p, q in split_evenly(size[by_size] ** 2.5 + 1000.0, 512)]
     work_size = 2 * largest * largest + largest
+    solve = kernels.solve_blocks
+    diagonals: tuple[Floats, ...] = (statistics.S_diagonal,)
+    if statistics.order is not None:
+        solve, diagonals = of_order.solve_ordered, (statistics.S_diagonal, statistics.order.diagonal)
+        work_size = int((size * (size + 2 * np.diff(batch.dependent_ptr))).max())
     with engine.stage("solve", batch.of, (batch.first, batch.last)):
         failed = engine.run(
-            lambda piece, space: kernels.solve_blocks(
+            lambda piece, space: solve(
                 lapack(store.dtype.name),
                 piece,
                 batch,
                 statistics.scaling,
-                statistics.S_diagonal,
+                *diagonals,
                 ridge,
                 store,
                 *space,

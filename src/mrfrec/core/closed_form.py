@@ -14,6 +14,7 @@ import numpy as np
 
 from mrfrec.core.engine import Array, Engine, Floats, ranges
 from mrfrec.core.kernels import closed_form as kernels
+from mrfrec.core.kernels import order as of_order
 from mrfrec.core.kernels.intrinsics import lapack
 from mrfrec.core.plan import tile_size
 from mrfrec.core.statistics import Statistics, not_positive_definite
@@ -48,6 +49,57 @@ def closed_form(
     with engine.stage("weights", len(A)):
         _weights_in_place(A, statistics, mean_constraint, engine)
     return A
+
+
+def ordered_closed_form(statistics: Statistics, ridge: Floats, dtype: str, engine: Engine) -> Array:
+    """Return the B of the dense model with ordered pairs: P·D − P·dMat(diag(P·D) ⊘ diag(P)), rescaled.
+
+    P = (C + ridge)⁻¹ replaces C, and B replaces D, a panel of columns after the other.
+    """
+    m, order = statistics.m, statistics.order
+    assert order is not None
+    routines, side = lapack(dtype), tile_size(m)
+    tiles = ranges(0, m, side)
+    C: Array
+    D: Array
+    C, D = np.empty((m, m), dtype), np.empty((m, m), dtype)
+    with engine.stage("matrix", m):
+        tasks = statistics.row_tasks()
+        engine.run(
+            lambda t, accumulator: of_order.dense_ordered(
+                statistics.X, order, statistics.scaling, statistics.S_diagonal, *t, accumulator, C, D
+            ),
+            tasks,
+            scratch=statistics.ordered_accumulator,
+            scratch_bytes=8 * of_order.PLANES * m,
+            costs=[stop - start for start, stop in tasks],
+        )
+    diagonal = statistics.S_diagonal + order.diagonal * statistics.scaling.a**2 + ridge
+    np.fill_diagonal(C, np.where(statistics.active, diagonal, 1.0))
+    _invert(C, engine)
+    with engine.stage("weights", m * m):
+        squares = [(*rows, *columns) for rows in tiles for columns in tiles if columns <= rows]
+        engine.run(lambda t: of_order.mirror(C, *t), squares)
+        factor = column_factor(statistics, C.diagonal().astype(np.float64), dtype)
+        scale, row_factor = np.where(statistics.active, statistics.s, 0.0), statistics.scaling.a
+        panel = np.empty((m, side), dtype)
+        steps = [i1 - i0 for i0, i1 in tiles]
+        for j0, j1 in tiles:
+            width = j1 - j0
+            engine.run(
+                lambda t, j=(j0, j1): of_order.multiply_rows(routines, C, D, *t, *j, panel),
+                tiles,
+                costs=[step * width for step in steps],
+            )
+            # diag(P·D) ⊘ diag(P), where items that take no part have 0.
+            less = panel[j0:j1].diagonal() * factor[j0:j1] * row_factor[j0:j1]
+            engine.run(
+                lambda t, j=(j0, j1), less=less: of_order.weights_from_panel(
+                    C, panel, *t, *j, less, scale, row_factor, D
+                ),
+                tiles,
+            )
+    return D
 
 
 def _invert(A: Array, engine: Engine) -> None:

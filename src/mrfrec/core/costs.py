@@ -13,6 +13,7 @@ from mrfrec.core.lanczos import basis_size
 from mrfrec.core.plan import Plan, Settings, Sizes
 
 _ADDITION = 6e-10  # of a product of two values to an entry of S
+_ORDERED = 4.0  # additions that a pair with an order takes
 _ENTRY = 5e-10  # to look at an entry of a row of S
 _CUBE = 2.8e-12  # per m³, of each of the three steps of the closed form
 _COLUMNS = 1.8e-10  # to multiply a pair by a column of the low-rank part's basis
@@ -46,15 +47,18 @@ def of_fit(plan: Plan, settings: Settings, sizes: Sizes, additions: float, devic
         costs["low rank"] = here * _COLUMNS * columns * (sizes.pairs + m * columns)
         costs["low rank"] += device * _PAIR_TO_DEVICE * sizes.pairs
         costs["finish"] = beside * 5e-8 * plan.rank * m
+    ordered = settings.order > 0  # then C, D and what they are for stay on the processor
+    pairs = _ADDITION * additions * (_ORDERED if ordered else 1.0)
     if plan.kind == "dense":
+        here = on_processor(device) if ordered else here
         cube = here * _CUBE * float(m) ** 3
         steps = dict.fromkeys(("factorise", "invert factor", "multiply factor"), cube)
-        matrix = here * (_ADDITION * additions + _ENTRY * m * m)
+        matrix = here * (pairs + _ENTRY * m * m)
         return {
             **costs,
             "matrix": matrix,
             **steps,
-            "weights": here * 2.2e-9 * m * m,
+            "weights": here * 2.2e-9 * m * m + (4 * cube if ordered else 0.0),
             "finish": beside * 3e-10 * m * m,
         }
     k = _UNKNOWN_NEIGHBORS if plan.sparsity is None else plan.sparsity * m
@@ -67,7 +71,9 @@ def of_fit(plan: Plan, settings: Settings, sizes: Sizes, additions: float, devic
         0.5 * sizes.itemsize * stored / sizes.worthwhile_batch
     )  # each is a pass over the data
     of_blocks, each = (_BLOCKS_ON_DEVICE, _EACH_BLOCK_ON_DEVICE * heads * m) if device else (1.0, 0.0)
-    costs["gather"] = here * batches * _ADDITION * additions + of_blocks * _GATHERED * stored + each
+    if ordered:
+        here, of_blocks, each = on_processor(device), on_processor(device), 0.0
+    costs["gather"] = here * batches * pairs + of_blocks * _GATHERED * stored + each
     costs["solve"] = of_blocks * stored * (_SOLVED + _SOLVED_CUBE * mean) + each
     costs["rows"] = _KEPT * k * m
     return costs
@@ -79,7 +85,11 @@ def on_processor(device: bool) -> float:
 
 
 def of_blocks(
-    kinds: npt.NDArray[np.int64], targets: npt.NDArray[np.int64], additions: float, device: bool
+    kinds: npt.NDArray[np.int64],
+    targets: npt.NDArray[np.int64],
+    additions: float,
+    device: bool,
+    ordered: bool = False,
 ) -> dict[str, float]:
     """Return the costs of gathering and solving blocks of known sizes.
 
@@ -87,6 +97,7 @@ def of_blocks(
     """
     k, each = kinds.astype(np.float64), _EACH_BLOCK_ON_DEVICE * len(kinds) if device else 0.0
     passes, of_blocks = (_ON_DEVICE, _BLOCKS_ON_DEVICE) if device else (1.0, 1.0)
+    passes *= _ORDERED if ordered else 1.0
     gather = passes * _ADDITION * additions + of_blocks * _GATHERED * float((k**2).sum())
     solve = of_blocks * float((k**2 * (_SOLVED + _SOLVED_CUBE * k + _COLUMN * targets)).sum())
     return {"gather": gather + each, "solve": solve + each}

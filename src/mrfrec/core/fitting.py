@@ -10,11 +10,12 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.core import blocks, closed_form, costs, pattern, schedule, statistics
-from mrfrec.core.ages import Times, UserAges, faded
-from mrfrec.core.engine import Engine, Floats
+from mrfrec.core.ages import Times, UserAges, faded, moments_from_end
+from mrfrec.core.engine import Engine, Floats, split_evenly
 from mrfrec.core.low_rank import LowRank, leading_directions
 from mrfrec.core.memory import release_freed
 from mrfrec.core.plan import Plan, Settings, Sizes, decide
@@ -62,16 +63,18 @@ def fit(
     *,
     features: sp.csr_array | None = None,
     times: Times | None = None,
+    places: npt.NDArray[np.uint16] | None = None,
     copied: int = 0,
     announce: Callable[[Plan], None] = lambda _: None,
     reuse: "Reuse | None" = None,
 ) -> Fitted:
     """Learn B from a canonical CSR matrix, of which `copied` bytes were not the caller's.
 
-    `features` are those of the items, features × items. `times` are those of the entries of X, which decide
-    nothing unless `settings.half_life` is set. `announce(plan)` is called when it is decided what
-    will be done, before any work; an automatic l2 stays "auto" there. `reuse` saves what later fits to the
-    same matrices need not do again; the timings are those of a fit that does all of it.
+    `features` are those of the items, features × items. `times` are those of the entries of X, in
+    microseconds: they decide nothing but with `settings.half_life` or `settings.order`, which may be given
+    `places` instead, the numbers of earlier times in each history. `announce(plan)` is called when it is
+    decided what will be done, before any work; an automatic l2 stays "auto" there. `reuse` saves what later
+    fits to the same matrices need not do again; the timings are those of a fit that does all of it.
     """
     features = features if settings.feature_weight else None
     sizes = sizes_of(X, settings, engine.memory.limit, copied, features)
@@ -85,9 +88,10 @@ def fit(
             raise
         # What earlier fits left stands in the way of this one.
         reuse.drop_besides(stages.keys)
-        return fit(
-            X, settings, engine, features=features, copied=copied, announce=announce, reuse=reuse, times=times
-        )
+        more: dict[str, Any] = {"features": features, "times": times, "places": places, "copied": copied}
+        return fit(X, settings, engine, **more, announce=announce, reuse=reuse)
+    if settings.order and places is None and times is not None:
+        places = stages.made("places", lambda: places_of(X, times, engine))
     entries, ages = X, None
     if settings.half_life and times is not None:
         X, ages = stages.made("faded", lambda: AgedHistories(*faded(entries, times, settings.half_life)))
@@ -118,6 +122,9 @@ def fit(
     facts = moments.scaled(settings.alpha, center=settings.center)
     l2 = moments.typical_ridge(settings.alpha, settings.center) if plan.l2 == "auto" else plan.l2
     plan = replace(plan, l2=l2)
+    if settings.order:
+        assert places is not None
+        facts = facts.with_order(X.indptr.astype(np.int64, copy=False), places, settings.order, engine)
     ridge = facts.ridge(l2, settings.l2_flat, settings.dropout)
     statistics.check_range(facts.S_diagonal, ridge)
     solve = _fit_dense if plan.kind == "dense" else _fit_sparse
@@ -131,6 +138,19 @@ def fit(
         else:
             reuse.drop("solved", stages.keys["solved"])
     return replace(fitted, weights=weights, plan=plan, low_rank=low_rank)
+
+
+def places_of(X: sp.csr_array, times: Times, engine: Engine) -> npt.NDArray[np.uint16]:
+    """Return the number of different earlier times in its history, for each entry."""
+    ptr, places = X.indptr.astype(np.int64), np.empty(X.nnz, np.uint16)
+
+    def number(users: tuple[int, int]) -> None:
+        own = ptr[users[0] : users[1] + 1]
+        some = slice(own[0], own[-1])
+        places[some] = np.minimum(moments_from_end(own - own[0], -times[some]), np.iinfo(np.uint16).max)
+
+    engine.run(number, split_evenly(np.diff(ptr) + 1, 64))
+    return places
 
 
 def sizes_of(
@@ -147,6 +167,7 @@ def sizes_of(
         itemsize=np.dtype(settings.dtype).itemsize,
         limit=limit,
         other=copied + (4 * (X.nnz + entries) if converted else 0) + (4 * X.nnz if settings.half_life else 0),
+        ordered=settings.order > 0,
     )
 
 
@@ -198,6 +219,9 @@ def _fit_sparse(stages: "_Stages", facts: Statistics, ridge: Floats, plan: Plan,
 
 def _fit_dense(stages: "_Stages", facts: Statistics, ridge: Floats, plan: Plan, sizes: Sizes) -> Fitted:
     settings, engine = stages.settings, stages.engine
+    if facts.order is not None:  # on the processor, whatever there is
+        B = closed_form.ordered_closed_form(facts, ridge, settings.dtype, engine)
+        return Fitted(DenseRows(B), plan, facts.mu, facts.s)
     if engine.accelerator is not None:
         B = engine.accelerator.dense_weights(facts, ridge, settings.dtype, settings.mean_constraint, engine)
         return Fitted(DenseRows(B), plan, facts.mu, facts.s)
@@ -261,6 +285,7 @@ class _Stages:
         scaling = (settings.alpha, *rows, settings.center)
         entries = (*scaling, settings.threshold, settings.sparsity, settings.max_neighbors)
         self.keys: dict[str, Hashable] = {
+            "places": None,
             "faded": settings.half_life,
             "sides": (settings.feature_weight > 0, settings.half_life > 0),  # faded values are not alike
             "moments": rows,
@@ -268,7 +293,7 @@ class _Stages:
             "matrix": (*scaling, settings.dtype),
             "pattern": entries,
             "schedule": (*entries, settings.r),
-            "gathered": (*entries, settings.r, settings.dtype),
+            "gathered": (*entries, settings.r, settings.order, settings.dtype),
             "solved": replace(settings, rank=0, rank_weight=0.0),
         }
 

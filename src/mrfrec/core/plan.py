@@ -55,6 +55,7 @@ class Settings:
     rank_weight: float | Literal["auto"] = "auto"  # if 0, there is no low-rank part
     feature_weight: float = 0.0
     half_life: float = 0.0  # microseconds after which an event counts half; 0: events do not fade
+    order: float = 0.0  # of ordered pairs, beside those of S
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,7 @@ class Sizes:
     itemsize: int  # bytes of a weight
     limit: int  # bytes the fit may use
     other: int = 0  # bytes held besides: a converted copy of the matrix, results kept for further fits
+    ordered: bool = False  # ordered pairs count, too
 
     def with_rank(self, rank: int) -> "Sizes":
         """Return these sizes with a low-rank part of so many vectors, held twice while it is scaled."""
@@ -133,13 +135,18 @@ class Sizes:
     def held(self) -> int:
         """From the first stage to the last: both sides of X, and some numbers per item."""
         per_pair = (8 if self.pairs < 2**32 else 12) + (0 if self.binary else 8)  # indices and values
+        per_pair += 6 if self.ordered else 0
         sides = per_pair * self.pairs + 16 * (self.users + 1)
         return self.other + sides + 10 * 8 * self.items + _ALLOCATOR
 
     @property
     def scratch(self) -> int:
         """For all threads together: one can always run, and more where there is much memory anyway."""
-        one_thread = 24 * self.items + 8_000_000 + 2 * self.itemsize * tile_size(self.items) ** 2
+        one_thread = (
+            (32 if self.ordered else 24) * self.items
+            + 8_000_000
+            + 2 * self.itemsize * tile_size(self.items) ** 2
+        )
         return max(one_thread, self.held // 4, min(_SCRATCH, self.limit // 4))
 
     @property
@@ -150,9 +157,11 @@ class Sizes:
 
     @property
     def dense(self) -> int:
-        """The matrix, a row of tiles, and the scratch space of the threads."""
+        """The matrix, with order two of them, a row of tiles, and the scratch space of the threads."""
         m, tile = self.items, tile_size(self.items)
-        matrix = self.itemsize * (m * m + tile * m + tile * tile) + 8 * m * (m // tile + 2)
+        matrix = self.itemsize * ((1 + self.ordered) * m * m + tile * m + tile * tile) + 8 * m * (
+            m // tile + 2
+        )
         return max(self.statistics, self.held + self.scratch + matrix)
 
     def low_rank(self, rank: int) -> int:
@@ -165,17 +174,24 @@ class Sizes:
         parts = e * block * users_at_once(self.users // step) + 100 * m + 48 * self.users
         return self.other + basis + pairs + parts + self.scratch
 
+    def _of_block(self, r: float) -> float:
+        """Return the numbers that a block of k items keeps, as a share of k², but for its item i."""
+        return 0.5 + r if self.ordered else max(0.5, r)
+
     def sparse_stages(self, max_neighbors: int, r: float) -> dict[str, tuple[int, float]]:
         """For each stage of the sparse model, bytes that it holds in any case and for each entry of A."""
         m, e, k = self.items, self.itemsize, min(max_neighbors, self.items)
         base = self.held + self.scratch
-        one_block = int(e * max(0.5, r) * k * k) + 32 * k
+        one_block = int(e * self._of_block(r) * k * k) + (32 + e * self.ordered) * k
         return {
             # Up to twice the entries asked for, or two million, as pairs or keys; the lengths of histories.
             "pattern": (base + 27_000_000 + 9 * self.pairs, 27.0),
             # Entries of A, their estimates and how many each has; the dependents; one block, and its factor.
             "blocks": (
-                self.held + max(self.scratch, 2 * e * k * k) + (120 + 24 * TRANSPOSE_PARTS) * m + one_block,
+                self.held
+                + max(self.scratch, (2 + self.ordered) * e * k * k)
+                + (120 + 24 * TRANSPOSE_PARTS) * m
+                + one_block,
                 5.0 + e + 8 * r,
             ),
             # B by column and by row, then by row beside A.
@@ -196,7 +212,7 @@ class Sizes:
     def sparse_at_most(self, entries: float, max_neighbors: int, r: float) -> int:
         """With this many entries in A, as few columns as can hold them, and no lack of memory."""
         k, e = min(max_neighbors, self.items) + 1, self.itemsize
-        all_blocks = entries * (e * (max(0.5, r) * k + 1) + 28)
+        all_blocks = entries * (e * (self._of_block(r) * k + 1 + self.ordered) + 28)
         base, per_entry = self.sparse_stages(max_neighbors, r)["blocks"]
         blocks = int(base + per_entry * entries + min(self.worthwhile_batch, all_blocks))
         return min(max(self.sparse(entries, max_neighbors, r), blocks), self.limit)
@@ -215,6 +231,8 @@ def decide(settings: Settings, sizes: Sizes, memory: Budget, *, with_low_rank: b
 
     `with_low_rank`: a sparse model may have a low-rank part beside it.
     """
+    if settings.order and settings.mean_constraint:
+        raise ParameterError("mean_constraint", "False where order is above 0", settings.mean_constraint)
     if settings.rank == "auto":
         plan = decide(replace(settings, rank=0), sizes, memory, with_low_rank=True)
         auto = min(_RANK, _RANK_ITEMS // sizes.items, min(sizes.users, sizes.items) // 4)

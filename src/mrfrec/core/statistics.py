@@ -9,7 +9,7 @@ of these users, added up in one accumulator of length m per thread. Counting a r
 keeping it, so the pattern and the blocks each stream the rows they need.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import scipy.sparse as sp
 
 from mrfrec.core.ages import UserAges
 from mrfrec.core.engine import Array, Engine, Floats, split_evenly
+from mrfrec.core.kernels import order as of_order
 from mrfrec.core.kernels import rows as kernels
 from mrfrec.core.plan import TRANSPOSE_PARTS
 from mrfrec.errors import NumericalError
@@ -26,6 +27,7 @@ from mrfrec.errors import NumericalError
 _NO_VARIANCE = 1e-12
 _RIDGE = 25.0  # where `l2="auto"` starts; experiments/results/defaults.md tells how it was chosen
 _LARGEST = 1e36  # two orders below the range of float32, for sums of a few products
+_DELTA = 0.8  # of ordered pairs: what an earlier entry counts less with each place between
 _ROW_TASKS = 512  # ranges of items of equal cost: enough for any number of threads to finish together
 
 
@@ -40,6 +42,7 @@ class Statistics:
     s: Floats
     S_diagonal: Floats
     scaling: kernels.Scaling
+    order: of_order.Order | None = None  # if ordered pairs count
 
     @property
     def active(self) -> npt.NDArray[np.bool_]:
@@ -50,9 +53,39 @@ class Statistics:
         """Return zeros for one row of XᵀX: integers for binary data, else floats."""
         return np.zeros(self.m, np.float64 if len(self.X.values) else np.int32)
 
+    def ordered_accumulator(self) -> Array:
+        """Return zeros for one row of XᵀX and of the ordered pairs."""
+        return np.zeros((self.m, of_order.PLANES))
+
     def ridge(self, l2: float, l2_flat: float, dropout: float) -> Floats:
         """Return what the diagonal of S gets: `l2 + l2_flat ⊘ s² + p/(1 − p)·diag(S)`."""
         return np.asarray(l2 + l2_flat * self.scaling.a**2 + dropout / (1 - dropout) * self.S_diagonal)
+
+    def with_order(
+        self, user_ptr: npt.NDArray[np.int64], places: npt.NDArray[np.uint16], order: float, engine: Engine
+    ) -> "Statistics":
+        """Return these statistics with ordered pairs, which count `order` times what those of S do.
+
+        `places` are those of the entries of X; features, which come after these, have none.
+        """
+        place, after = np.zeros(len(self.X.items), np.uint16), np.zeros(len(self.X.items), np.float32)
+        place[: len(places)] = places
+        lags = np.arange(of_order.LAGS + 1)
+        decay, decay_before = order * _DELTA**lags, order * _DELTA ** (lags - 1.0)
+        decay[-1] = decay_before[-1] = decay_before[0] = 0.0
+        made = of_order.Order(place, after, decay, decay_before, np.zeros(self.m))
+        longest = int(places.max(initial=0)) + 1
+        with engine.stage("statistics", 2, (2, 2)):
+            engine.run(
+                lambda t, weight: of_order.sum_what_follows(
+                    user_ptr, self.X.values, place, _DELTA**2, *t, after, weight
+                ),
+                split_evenly(np.diff(user_ptr) + 1, _ROW_TASKS),
+                scratch=lambda: np.empty(longest),
+                scratch_bytes=8 * longest,
+            )
+            engine.run(lambda t: of_order.sum_diagonal(self.X, made, *t), self.row_tasks())
+        return replace(self, order=made)
 
     def first_twins(self, engine: Engine) -> npt.NDArray[np.int32]:
         """Return for each item the first item with the same users and values: itself, or one before it."""

@@ -150,7 +150,7 @@ def gather(X, first, last, item_ptr, block, place, batch, store, accumulator):
 
 
 @inner
-def _scale_row(row, a, g, ai, gi):
+def scale_row(row, a, g, ai, gi):
     """Turn the beginning of row i of XᵀX into that of S."""
     for s in range(len(row)):
         row[s] = row[s] * (ai * a[s]) - gi * g[s]
@@ -198,7 +198,7 @@ def solve_blocks(lapack, blocks, batch, scaling, diagonal, ridge, store, L, at, 
         for t in range(k):
             j, copies = batch.kinds[base + t], batch.copies[base + t]
             a[t], g[t] = scaling.a[j], scaling.g[j]
-            _scale_row(store[source : source + t], a, g, a[t], g[t])
+            scale_row(store[source : source + t], a, g, a[t], g[t])
             p = at[t]
             for s in range(t):
                 q = at[s]

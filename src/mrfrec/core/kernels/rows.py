@@ -125,12 +125,12 @@ def first_twins(X, hashes, by_hash, twin):
             t -= 1
 
 
-_AHEAD = 8  # prefetch the items of users this far ahead
+AHEAD = 8  # prefetch the items of users this far ahead
 _LINE = 64  # bytes of a cache line
 
 
 @inner
-def _ask_for(array, first, count):
+def ask_for(array, first, count):
     """Prefetch a part of an array, which may end beyond it."""
     address = array.ctypes.data + array.itemsize * np.int64(first)
     stop = address + array.itemsize * np.int64(count)
@@ -149,11 +149,11 @@ def add_firsts(X, counts, i, accumulator):
     end = uint64(len(X.begin))
     binary = len(X.values) == 0
     for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
-        soon = t + uint64(_AHEAD)
+        soon = t + uint64(AHEAD)
         if soon < end:
-            _ask_for(X.items, X.begin[soon], counts[soon])
+            ask_for(X.items, X.begin[soon], counts[soon])
             if not binary:  # in every entry, the user's value of item i included, or only in the first
-                _ask_for(X.values, X.begin[soon], 1 if X.alike else counts[soon] + 1)
+                ask_for(X.values, X.begin[soon], 1 if X.alike else counts[soon] + 1)
         start, count = uint64(X.begin[t]), uint64(counts[t])
         if binary:
             for q in range(start, start + count):

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import warn
-from mrfrec.core.ages import BLIND, faded
+from mrfrec.core.ages import faded
 from mrfrec.core.plan import Plan, Settings, Sizes, decide
 from mrfrec.core.progress import part_of
 from mrfrec.errors import MemoryPlanError, ParameterError
@@ -61,6 +61,7 @@ class GaussianField(Linear):
     rank_weight: float | Automatic = "auto"
     feature_weight: float | Automatic = 0.0
     half_life: str | None = None
+    order: float | Automatic = 0.0
     recency: float | Automatic = 1.0
     pause: str | None = None
     situation: str = "both"
@@ -138,7 +139,9 @@ class GaussianField(Linear):
     def _settings(self) -> Settings:
         """The settings that a fit starts from; l2 and rank_weight may be "auto"."""
         own = {field.name: getattr(self, field.name) for field in fields(Settings)}
-        started = {name: self._starts[name] for name in ("user_weight", "feature_weight", "half_life")}
+        started = {
+            name: self._starts[name] for name in ("user_weight", "feature_weight", "half_life", "order")
+        }
         return Settings(**{**own, **started})
 
     def _settings_of(self, fitted: FittedState) -> Settings:
@@ -205,10 +208,12 @@ class GaussianField(Linear):
         return values
 
     def _times_of(self, data: "Interactions") -> "Times | None":
-        """Return the times of the data; raise if there are none and a half-life needs them."""
+        """Return the times of the data; raise if there are none and a parameter needs them."""
+        advice = "Name the column of times when reading (time=…), or give fit(X, times=…)."
+        if self.order not in ("auto", 0.0) and data.times is None:
+            raise ParameterError("order", "0 for data without times", self.order, advice)
         if self.half_life not in ("auto", None):
             if data.times is None:
-                advice = "Name the column of times when reading (time=…), or give fit(X, times=…)."
                 raise ParameterError("half_life", "None for data without times", self.half_life, advice)
             if data.origin is not None and "half_life" in data.origin.rules:
                 rule = "None for data that was read with a half_life"
@@ -268,8 +273,8 @@ class GaussianField(Linear):
         if low_rank is not None:
             low_rank = low_rank.scaled(factors * rank_weight) if rank_weight else None
         unused = [] if features is not None else ["feature_weight"]
-        for name in TIMES:  # keep those that are measured, and those that change something
-            is_auto, is_blind = getattr(self, name) == "auto", values[name] == getattr(BLIND, name)
+        for name, blind in TIMES.items():  # keep those that are measured, and those that change something
+            is_auto, is_blind = getattr(self, name) == "auto", values[name] == blind
             unused += [name] if (times is None if is_auto else is_blind) else []
         values = {name: x for name, x in values.items() if name not in unused}
         learned = MRFWeights(

@@ -47,6 +47,7 @@ AXES: dict[str, tuple[float, ...]] = {
     "user_weight": (0.0, 0.25, 0.5, 0.8, 1.2, 1.8),
     "half_life": (0.0, 1.4, 0.7, 0.35, 0.18, 0.09, 0.045, 0.022),
     # ↑ times the age of half of the pairs; 0: none
+    "order": (0.0, 0.1, 0.3, 1.0, 3.0),
     "recency": (1.0, 0.95, 0.9, 0.8, 0.65, 0.5),
     "pause": (3_600e6, 86_400e6, 2_592_000e6, 0.0),  # an hour, a day, a month; 0: it always counts
     "feature_weight": (0.0, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0),
@@ -54,7 +55,10 @@ AXES: dict[str, tuple[float, ...]] = {
     "novelty": (-0.1, -0.05, 0.0, 0.03, 0.06, 0.1, 0.14, 0.18, 0.22, 0.26, 0.3),
 }  # fmt: skip
 NAMES = tuple(AXES)
-_FITS, _RANKINGS = ("l2", *PASSES, *SCORED), ("rank_weight", "novelty")  # the latter need no new scores
+_FITS, _RANKINGS = (
+    ("l2", "order", *PASSES, *SCORED),
+    ("rank_weight", "novelty"),
+)  # the latter need no new scores
 _STEPS = {
     "l2": 4,
     "user_weight": 2,
@@ -72,6 +76,7 @@ _DIRECTIONS: dict[str, Place] = {
     "recency": {"recency": 1},
     "lasting recency": {"recency": 1, "pause": 2},  # also of people who come back
     "pause": {"pause": 1},
+    "order": {"order": 1},
     "user_weight": {"user_weight": 1, "l2": 1},
     "feature_weight": {"feature_weight": 1},
 }
@@ -172,6 +177,7 @@ def _costs_of(
     low = fit.get("low rank", 0.0) + scored_low
     another = {"l2": solving + scored, **dict.fromkeys(PASSES, passing + scored)}
     another |= {"half_life": passing + scored + scored_low, **dict.fromkeys(SCORED, scored + scored_low)}
+    another["order"] = fit.get("gather", 0.0) + fit.get("matrix", 0.0) + 2 * solving + scored
     first = _HELD_OUT * sizes.pairs + passing + low + scored
     return first, {**another, **dict.fromkeys(_RANKINGS, rank)}
 
@@ -235,7 +241,11 @@ class _Exploration:
             cost = self.plan.first
         else:
             before = dict(zip(_FITS, fits[-1], strict=True))
-            new = [name for name in ("half_life", *PASSES, "l2", *SCORED) if values[name] != before[name]]
+            new = [
+                name
+                for name in ("half_life", *PASSES, "order", "l2", *SCORED)
+                if values[name] != before[name]
+            ]
             cost = self.plan.again[new[0]]
             if self.spent + cost > self.plan.budget:
                 changed = [name for name in _FITS if values[name] != self.first[name]][-1]
@@ -394,6 +404,8 @@ def measure_before(task: Task, data: Interactions, context: "FitContext") -> Out
                 start["rank_weight"] = 0.0
             if data.features is None:
                 start["feature_weight"] = 0.0
+            if asked.times is None:
+                start["order"] = start["half_life"] = 0.0
             share = plan.share(free)
             report = part_of(context.progress, 0, share)
             measured = measure(asked, plan, free, start, task.offset, task.goal, engine, report)

@@ -12,7 +12,7 @@ __all__ = ["MRF", "PAPER"]
 
 PAPER: dict[str, Any] = {
     "l2": 6.0, "alpha": 0.75, "user_weight": 0.0, "offset": False, "novelty": 0.0, "rank": 0,
-    "feature_weight": 0.7, "half_life": None, "recency": 1.0, "pause": None,
+    "feature_weight": 0.7, "half_life": None, "order": 0.0, "recency": 1.0, "pause": None,
 }  # fmt: skip
 """The parameters of `MRF` that the paper has, where they differ from the defaults."""
 
@@ -72,6 +72,9 @@ class MRF(GaussianField):
     half_life
         Time after which an event counts half, such as "90d", None for no such time, or "auto" to measure it.
         Without times it means nothing. Histories that are asked about fade alike.
+    order
+        How much ordered pairs count beside unordered ones: above 0, an item is also predicted from what came
+        before it, the moment before most. 0 for none, "auto" to measure it.
     recency
         How much each moment of a history counts of the one after it, above 0 and up to 1; "auto" to measure
         it. The last moment counts 1. A list of items is oldest first; items at the same time are one moment.
@@ -153,6 +156,7 @@ class MRF(GaussianField):
         rank_weight: float | Literal["auto"] = "auto",
         feature_weight: float | Literal["auto"] = "auto",
         half_life: Duration | Literal["auto"] | None = "auto",
+        order: float | Literal["auto"] = "auto",
         recency: float | Literal["auto"] = "auto",
         pause: Duration | Literal["auto"] | None = "auto",
         situation: Literal["both", "return", "visit"] = "both",

@@ -73,6 +73,7 @@ RULES: dict[str, Rule] = {
     "rank_weight": Rule(_WEIGHT, ("auto",), start=0.3),
     "feature_weight": Rule(_WEIGHT, ("auto",), start=0.7),
     "half_life": Rule(_duration, ("auto", None), start=0.0),
+    "order": Rule(_WEIGHT, ("auto",), start=0.0),
     "recency": Rule(_number('above 0 and at most 1, or "auto"', lambda x: 0 < x <= 1), ("auto",), start=1.0),
     "pause": Rule(_duration, ("auto", None), start=86_400e6),
     "situation": Rule(_situation),
@@ -84,8 +85,8 @@ RULES: dict[str, Rule] = {
 }
 """In the order of the parameters of `MRF`, whose docstring says what each means."""
 
-TIMES = ("half_life", "recency", "pause")
-"""The parameters that mean nothing without times."""
+TIMES = {"half_life": 0.0, "order": 0.0, "recency": 1.0, "pause": 0.0}
+"""The parameters that mean nothing without times, and the values with which times change nothing."""
 
 STARTS = {name: rule.start for name, rule in RULES.items() if rule.start is not None}
 """The start values of the parameters that are measured besides l2, which starts from a formula."""

@@ -67,7 +67,7 @@ class Trials:
         """Fit with these values of l2 and of `PASSES`, and score the held-out users."""
         asked, engine = self._asked, self._engine
         passed = tuple(values[name] for name in PASSES)
-        changed: dict[str, Any] = {name: values[name] for name in ("l2", *PASSES)}
+        changed: dict[str, Any] = {name: values[name] for name in ("l2", "order", *PASSES)}
         settings = replace(self._settings, **changed)
         recency = Recency(values["half_life"], values["recency"], values["pause"])
         if not self._fitted or self._fitted[0] != settings:

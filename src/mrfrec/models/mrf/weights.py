@@ -98,7 +98,7 @@ def stored_mrf(arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int,
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
     names = ["l2", "user_weight", "novelty", "rank_weight"]
     # Only where there are features, and times.
-    names += [name for name in ("feature_weight", *Recency._fields) if name in values]
+    names += [name for name in ("feature_weight", "order", *Recency._fields) if name in values]
     numbers = {name: float(values[name]) for name in names}
     if not np.isfinite([*numbers.values()]).all():
         raise ValueError("values")
