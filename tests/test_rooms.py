@@ -23,7 +23,7 @@ def rooms(package: str, names: str) -> set[str]:
 
 
 HOME_OF = {
-    "numba": rooms("core/kernels", "compile intrinsics rows pattern panels blocks ranking"),
+    "numba": rooms("core/kernels", "compile intrinsics rows pattern panels blocks ranking order"),
     "llvmlite": {"core/kernels/intrinsics.py"},
     "threadpoolctl": {"engines/local.py"},
     "polars": rooms(

@@ -58,7 +58,7 @@ def of_fit(plan: Plan, settings: Settings, sizes: Sizes, additions: float, devic
             **costs,
             "matrix": matrix,
             **steps,
-            "weights": here * 2.2e-9 * m * m + (4 * cube if ordered else 0.0),
+            "weights": here * 2.2e-9 * m * m + (5 * cube if ordered else 0.0),
             "finish": beside * 3e-10 * m * m,
         }
     k = _UNKNOWN_NEIGHBORS if plan.sparsity is None else plan.sparsity * m
