@@ -192,6 +192,7 @@ def test_every_parameter_of_the_mrf_is_an_option_of_fit_with_its_default() -> No
             expected = name if default is True else None if default in (None, False) else str(default)
             expected = str(default) if isinstance(default, float) else expected
             expected = "yes" if name == "measure" else expected  # or no, or a metric
+            name = "model_half_life" if name == "half_life" else name  # reading has one, too
             assert shown[name.replace("_", "-")] == expected, name
 
 
@@ -227,16 +228,19 @@ def test_fit_passes_every_option_on(films: Path, tmp_path: Path) -> None:
     numbers = {
         "l2": 3.0, "alpha": 0.5, "max_neighbors": 50, "r": 0.0, "l2_flat": 0.1, "dropout": 0.3,
         "user_weight": 0.2, "novelty": 0.2, "rank": 3, "rank_weight": 0.4, "feature_weight": 0.6,
+        "order": 0.0, "recency": 0.9,
     }  # fmt: skip
     run(
         "fit", films / "ratings.csv", "-o", "m.mrf", "--user-column", "userId", "--item-column", "movieId",
         "--value-column", "rating", "--values", "--min-value", "2", "--duplicates", "last", "--on-bad=skip",
         *(f"--{name.replace('_', '-')}={x}" for name, x in numbers.items()), "--sparsity", "dense",
+        "--model-half-life", "none", "--pause", "none", "--situation", "visit",
         "--no-center", "--mean-constraint", "--no-offset", "--measure", "no", "--dtype", "float64",
         "--threads", "1", "--memory-limit", "2GB", "--items", films / "movies.csv", cwd=tmp_path,
     )  # fmt: skip
     facts = describe(tmp_path / "m.mrf")
-    flags = {"center": False, "mean_constraint": True, "offset": False, "measure": False}
+    flags: dict[str, Any] = {"center": False, "mean_constraint": True, "offset": False, "measure": False}
+    flags |= {"half_life": None, "pause": None, "situation": "visit"}
     chosen = {"sparsity": None, "threshold": None, "dtype": "float64"}
     assert facts["parameters"] == {**numbers, **flags, **chosen}
     assert facts["data"]["binary"] is False

@@ -296,7 +296,7 @@ REFUSED = {
     "evaluate events.csv --at 1.5": "at must be a date, a time, or above 0 and below 1; got 1.5",
     "evaluate events.csv --at yesterday": "at must be a date, 2026-11-16, or a time",
     "evaluate events.csv --time-column when": "time must be a column of events.csv",
-    "evaluate train.parquet --test later.parquet --time-column t": "time must be left out without half_life",
+    "evaluate train.parquet --test later.parquet --time-column t": "time must be a column of train.parquet",
     "evaluate events.csv --value-column rating": r"value must be left out without .*\(--values\); got 'rat",
     "evaluate debian --min-value 4": "min_value must be left out with the data set debian",
     "fit ml-20m -o debian.mrf --min-users 4": "min_users must be left out with the data set ml-20m",

@@ -211,6 +211,9 @@ def test_fits_and_rankings_compile_nothing_after_compiling_ahead() -> None:
             model.recommend(k=3)
             model.prepare_answers()
             model.answer(history=[1, 2], k=3, explain=2)
+    times = rng.integers(0, 9, binary.nnz) * 86_400
+    for sparsity in (None, 0.2):
+        mrfrec.MRF(sparsity=sparsity, half_life="3d", order=0.3, recency=0.5).fit(binary, times=times)
     assert kernels._compiled == before
 
 

@@ -275,6 +275,11 @@ def micros(times: Sequence[Any]) -> list[int]:
     return [1_000_000 * time for time in times]
 
 
+def times_of(data: Interactions) -> Any:
+    """Return the times, also where all are the same."""
+    return None if data.origin is None else data.origin.times
+
+
 def timed_pairs(matrix: sp.csr_array, times: Any, users: Ids, items: Ids) -> dict[Pair, int]:
     assert times.dtype == np.int64
     assert len(times) == matrix.nnz
@@ -284,7 +289,7 @@ def timed_pairs(matrix: sp.csr_array, times: Any, users: Ids, items: Ids) -> dic
 
 def assert_is_at(split: Split, expected: naive.InTime) -> None:
     X, test = split.training, split.test
-    assert timed_pairs(X.matrix, X.times, X.users, X.items) == expected.training
+    assert timed_pairs(X.matrix, times_of(X), X.users, X.items) == expected.training
     assert timed_pairs(test.shown, test.shown_times, test.users, X.items) == expected.shown
     assert sets_of(test.targets, test.users, X.items) == expected.targets
     assert test.asked is not None
@@ -303,8 +308,8 @@ def assert_nothing_is_later(split: Split, cut: int | None = None) -> None:
     owner = np.repeat(np.arange(len(test)), np.diff(test.shown.indptr))
     assert (test.shown_times <= test.asked[owner]).all()
     if cut is not None:
-        assert split.training.times is not None
-        assert split.training.times.max() < cut <= test.asked.min()
+        assert times_of(split.training) is not None
+        assert times_of(split.training).max() < cut <= test.asked.min()
         assert (test.shown_times < test.asked[owner]).all()
 
 
@@ -392,7 +397,7 @@ def test_nothing_later_is_shown_than_is_asked_for_last(tuned: bool) -> None:
     when = dict(zip(rows, micros(times), strict=True))
     test, items = split.test, split.training.items
     X = split.training
-    assert timed_pairs(X.matrix, X.times, X.users, X.items) == {
+    assert timed_pairs(X.matrix, times_of(X), X.users, X.items) == {
         pair: when[pair] for pair in pairs(trained(split))
     }
     shown = timed_pairs(test.shown, test.shown_times, test.users, items)
@@ -425,7 +430,7 @@ def test_times_stay_with_what_is_shown() -> None:
     }  # fmt: skip
     for name, split in splits.items():
         X = split.training
-        found = timed_pairs(X.matrix, X.times, X.users, X.items)
+        found = timed_pairs(X.matrix, times_of(X), X.users, X.items)
         assert found == {pair: when[pair] for pair in found}, name
         for asked in filter(None, (split.test, split.validation)):
             found = timed_pairs(asked.shown, asked.shown_times, asked.users, X.items)
@@ -452,7 +457,8 @@ def test_questions_with_other_times_than_entries_are_refused() -> None:
 def test_times_are_read_if_every_table_has_them(tmp_path: Path) -> None:
     frame = timed([5, 7])
     assert read_events(frame, time=None).time is not None
-    assert read_events(frame).time is None
+    assert read_events(frame).time is not None
+    assert read_events(frame, time=False).time is None
     assert read_events(frame.drop("time"), time=None).time is None
     with pytest.raises(DataError, match="which column holds the times"):
         read_events(frame.drop("time"), time=True)

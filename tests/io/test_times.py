@@ -234,7 +234,7 @@ def test_pairs_have_their_last_time_and_events_their_first(rows: list[Any], twic
     first: dict[tuple[int, int], int] = {}
     for user, item, at in rows:
         last[user, item] = max(at, last.get((user, item), 0))
-        first.setdefault((user, item), at)
+        first[user, item] = min(at, first.get((user, item), at))
     data, events = read_interactions(frame), read_events(frame).interactions()
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     for each, expected in ((data, last), (events, first)):

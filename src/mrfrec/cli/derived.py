@@ -71,6 +71,7 @@ class Derived(NamedTuple):
     only: tuple[str, ...] = ()  # of its parameters; all if empty
     without: tuple[str, ...] = ()
     shows_defaults: bool = True
+    prefixed: tuple[str, ...] = ()  # whose options begin with --model-, since others have their names
 
     def declared(self) -> list[Declared]:
         every = parameters_of(self.source)
@@ -87,16 +88,20 @@ class Derived(NamedTuple):
                 if usual is True:
                     usual = each.name.replace("_", "-") if kind is bool else "yes"
                 help_ += f"  [default: {usual}]"
-            option = _SPELLED.get(each.name, _dashed(each.name))
+            name = self._argument(each)
+            option = _SPELLED.get(each.name, _dashed(name.removesuffix("_")))
             if kind is bool and "/" not in option and each.default is not False:
                 option += f"/--no-{option.removeprefix('--')}"
-            made.append(_parameter(f"{each.name}_", kind | None, option, metavar, help_, None))
+            made.append(_parameter(name, kind | None, option, metavar, help_, None))
         return made
 
     def take(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the values of those of these options that were typed."""
-        values = [(each, options[f"{each.name}_"]) for each in self.declared()]
+        values = [(each, options[self._argument(each)]) for each in self.declared()]
         return {each.name: _typed(each)[2](value) for each, value in values if value is not None}
+
+    def _argument(self, each: Declared) -> str:
+        return f"model_{each.name}_" if each.name in self.prefixed else f"{each.name}_"
 
 
 @cache
@@ -159,6 +164,8 @@ def _typed(declared: Declared) -> tuple[Any, str | None, Callable[[Any], Any]]:
         return first, metavar, lambda x: x
     if first in (int, float):  # or a word, such as auto or 8GB
         return str, "SIZE" if str in others else metavar, parse_value
+    if first is str and any(get_origin(kind) is Literal for kind in others):  # or a word, such as none
+        return str, metavar, lambda text: _WORDS.get(text.lower(), text)
     if origin is Iterable:
         return list[str], metavar, list
     if origin is tuple:

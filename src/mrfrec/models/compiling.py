@@ -25,7 +25,7 @@ _log = logging.getLogger("mrfrec")
 def compile_ahead(*, dtypes: Sequence[Literal["float32", "float64"]] = ("float32",)) -> Path:
     """Compile the kernels of fitting and ranking, so that later processes load them instead of compiling.
 
-    Covers `MRF`, dense and sparse, with binary data and with values, and `ItemKNN`, `SLIM` and `FsSLIM`.
+    Covers `MRF`, dense and sparse, with binary data, values and times, and `ItemKNN`, `SLIM` and `FsSLIM`.
     Returns the folder that has the machine code: `lib/mrfrec` of the Python environment if that can be
     written, else `~/.cache/mrfrec`, unless numba's variable NUMBA_CACHE_DIR names another. Machine code is
     for one model of processor: on another one it is compiled anew.
@@ -38,6 +38,12 @@ def compile_ahead(*, dtypes: Sequence[Literal["float32", "float64"]] = ("float32
     many = sp.csr_array((np.random.default_rng(0).random((600, 20)) < 0.3).astype(np.float32))
     for dtype, sparsity in product(dtypes, (None, 0.5)):  # measured on held-out users
         MRF(l2=1.0, user_weight=0.0, sparsity=sparsity, dtype=dtype, threads=1).fit(many)
+    times = np.arange(many.nnz) % 50 * 86_400
+    for dtype, sparsity, half_life in product(dtypes, (None, 0.5), ("9d", None)):
+        timed: dict[str, Any] = {"half_life": half_life, "order": 0.5, "recency": 0.5, "measure": False}
+        MRF(l2=1.0, user_weight=0.0, sparsity=sparsity, dtype=dtype, threads=1, **timed).fit(
+            many, times=times
+        )
     for dtype, (X, user_weight) in product(dtypes, cases):
         shared: dict[str, Any] = {"threads": 1, "dtype": dtype}
         settings = {"l2": 1.0, "user_weight": user_weight, **shared}

@@ -118,6 +118,9 @@ def prepare(
 ) -> Preparation:
     """Plan the trials, and limit the engine to the memory that is planned for them and for the final fit."""
     memory, limit = engine.memory, engine.memory.limit
+    own_order = settings.order
+    if "order" in free:  # a trial with ordered pairs takes most
+        settings = replace(settings, order=settings.order or 1.0)
     held = copied + asked.nbytes(np.dtype(settings.dtype).itemsize)
     sizes = fitting.sizes_of(X, settings, limit, copied, asked.features)
     final = decide(settings, sizes, memory)
@@ -138,7 +141,9 @@ def prepare(
                 continue
             raise
         first, again = _costs_of(asked, plan, trial, small, additions, on_device)
-        found = Preparation(final, trial, trial is own, held, first, again, after, budget)
+        found = Preparation(
+            final, replace(trial, order=own_order), trial is own, held, first, again, after, budget
+        )
         if first + sum(n * again[name] for name, n in _FEWEST_STEPS.items() if name in free) <= budget:
             break
     # Trials share a matrix, or the parts of it that blocks need, of which each makes a copy.

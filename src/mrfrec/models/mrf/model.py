@@ -79,8 +79,8 @@ class MRF(GaussianField):
         How much each moment of a history counts of the one after it, above 0 and up to 1; "auto" to measure
         it. The last moment counts 1. A list of items is oldest first; items at the same time are one moment.
     pause
-        Time since a person's last event after which recency counts half, such as "1d": 0.5 becomes √0.5.
-        None for always the same; "auto" to measure it.
+        Time since a person's last event after which recency counts half, such as "1d". None for
+        always the same; "auto" to measure it. Half of a recency of 0.25 is 0.5, its root.
     situation
         Whom the model is for, where it measures by time: people who come back ("return"), people who are in
         the middle of a visit ("visit"), or "both", none of whom is to lose by a value.
