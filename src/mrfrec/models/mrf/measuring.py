@@ -118,32 +118,29 @@ def prepare(
 ) -> Preparation:
     """Plan the trials, and limit the engine to the memory that is planned for them and for the final fit."""
     memory, limit = engine.memory, engine.memory.limit
-    own_order = settings.order
-    if "order" in free:  # a trial with ordered pairs takes most
-        settings = replace(settings, order=settings.order or 1.0)
+    # Where order is tried, there must be room for it.
+    most = replace(settings, order=settings.order or 1.0) if "order" in free else settings
     held = copied + asked.nbytes(np.dtype(settings.dtype).itemsize)
-    sizes = fitting.sizes_of(X, settings, limit, copied, asked.features)
-    final = decide(settings, sizes, memory)
+    sizes = fitting.sizes_of(X, most, limit, copied, asked.features)
+    final = decide(most, sizes, memory)
     # A trial has the low-rank part that the final model has, whatever else is held: it fails without room.
     has_low_rank = settings.rank_weight != 0 and settings.rank != 0
-    rank = decide(replace(settings, rank_weight=1.0), sizes, memory).rank if has_low_rank else 0
+    rank = decide(replace(most, rank_weight=1.0), sizes, memory).rank if has_low_rank else 0
     own = replace(settings, rank=rank, rank_weight=1.0 if rank else 0.0, sparsity=final.sparsity)
-    small = fitting.sizes_of(asked.training, settings, limit, held, asked.features)
+    small = fitting.sizes_of(asked.training, most, limit, held, asked.features)
     additions = fitting.additions_of(X, asked.features)
     on_device = engine.accelerator is not None
     after = sum(costs.of_fit(final, settings, sizes, additions, on_device).values())
     budget = max(after, _LEAST_ON_DEVICE if on_device else _LEAST_BUDGET)
     for trial in (own, stand_in(own, sizes.items)):
         try:
-            plan = decide(trial, small, memory)
+            plan = decide(replace(trial, order=most.order), small, memory)
         except MemoryPlanError:
             if trial is own:
                 continue
             raise
         first, again = _costs_of(asked, plan, trial, small, additions, on_device)
-        found = Preparation(
-            final, replace(trial, order=own_order), trial is own, held, first, again, after, budget
-        )
+        found = Preparation(final, trial, trial is own, held, first, again, after, budget)
         if first + sum(n * again[name] for name, n in _FEWEST_STEPS.items() if name in free) <= budget:
             break
     # Trials share a matrix, or the parts of it that blocks need, of which each makes a copy.
@@ -182,7 +179,8 @@ def _costs_of(
     low = fit.get("low rank", 0.0) + scored_low
     another = {"l2": solving + scored, **dict.fromkeys(PASSES, passing + scored)}
     another |= {"half_life": passing + scored + scored_low, **dict.fromkeys(SCORED, scored + scored_low)}
-    another["order"] = fit.get("gather", 0.0) + fit.get("matrix", 0.0) + 2 * solving + scored
+    ordered = costs.of_fit(plan, replace(settings, order=1.0), sizes, additions, on_device)
+    another["order"] = sum(ordered.get(stage, 0.0) for stage in ("gather", "matrix", *costs.SOLVING)) + scored
     first = _HELD_OUT * sizes.pairs + passing + low + scored
     return first, {**another, **dict.fromkeys(_RANKINGS, rank)}
 
