@@ -105,6 +105,32 @@ def write_job(folder: Path, *changes: tuple[str, str], more: str = "") -> Path:
     return folder / "job.toml"
 
 
+def test_the_model_of_last_night_is_asked_what_came_since(folder: Path) -> None:
+    early = events().with_columns(time=pl.col("time") * 86_400)
+    early.write_csv(folder / "events.csv")
+    job = write_job(folder)
+    first = nightly.run(job)
+    assert "predicted" not in first
+    assert first["latest"] == 5 * 86_400_000_000
+    before: Any = mrfrec.load(folder / "shop.mrf")
+    had = {user: set(items) for user, items in early.group_by("user").agg("item").iter_rows()}
+    rng = np.random.default_rng(1)
+    came = {f"u{u}": f"i{rng.integers(40)}" for u in range(0, 90, 3)}
+    came = {user: item for user, item in came.items() if item not in had[user]}
+    more = [(user, item, 6 * 86_400) for user, item in came.items()]
+    more += [("new", "i1", 6 * 86_400), ("u1", "unknown", 6 * 86_400)]
+    later = pl.concat([early, pl.DataFrame(more, schema=early.schema, orient="row")])
+    later.write_csv(folder / "events.csv")
+    found = nightly.run(job, accept=True)["predicted"]
+    gains = []
+    for user, item in came.items():
+        lists = [row["item"] for row in before.answer(history=sorted(had[user]), k=5).rows]
+        gains.append(1 / np.log2(lists.index(item) + 2) if item in lists else 0.0)
+    assert found["asked"] == len(came) > 10
+    assert found["value"] == pytest.approx(np.mean(gains))
+    assert f"{found['value']:.4f}" in (folder / "shop.report.html").read_text()
+
+
 # ── publishing ────────────────────────────────────────────────────────────────────────────────────
 
 

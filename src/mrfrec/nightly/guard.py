@@ -6,14 +6,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
 
 from mrfrec.answers.columns import rows_of
 from mrfrec.data.catalogue import name_with_id, shortened
 from mrfrec.data.heldout import hashed
 from mrfrec.data.ids import Ids
 from mrfrec.data.interactions import Interactions
+from mrfrec.data.times import Times
 from mrfrec.errors import MrfrecError
 from mrfrec.evaluation.metrics import Mean
+from mrfrec.evaluation.protocol import evaluate_fitted
+from mrfrec.evaluation.splits import Questions
 from mrfrec.models.recommender import Recommender
 from mrfrec.nightly.job import Guard
 
@@ -119,6 +124,50 @@ def faults(bounds: Iterable[Bound], numbers: Mapping[str, float | Mean | None]) 
         if x is not None and bound.is_broken_by(x):
             messages.append(bound.fault.format(value=value, change=abs(x / bound.before - 1)))
     return messages
+
+
+def predicted_since(
+    before: Recommender, data: Interactions, latest: int, metric: str
+) -> dict[str, Any] | None:
+    """Return how well the model before would have predicted what came after the latest time of its data.
+
+    At most 1,000 people are asked, those with the lowest hashes, who were there before and took an item since
+    then that the model knows. None without times, or if there is nobody to ask.
+    """
+    if data.times is None:
+        return None
+    X, all_times, items = data.matrix, data.times, before.items_
+    try:
+        column = items.find(list(data.items), "item")[X.indices]
+    except MrfrecError:  # its ids are of another type
+        return None
+    after = all_times > latest
+    owner = np.repeat(np.arange(data.n_users), np.diff(X.indptr))
+    shows, wants = (
+        np.bincount(owner[part & (column >= 0)], minlength=data.n_users) > 0 for part in (~after, after)
+    )
+    users = np.flatnonzero(shows & wants)
+    if not len(users):
+        return None
+    users = np.sort(users[np.argsort(hashed(data.users, users), kind="stable")[:_COMPARED_USERS]])
+    row = np.full(data.n_users, -1)
+    row[users] = np.arange(len(users))
+    kept = (row[owner] >= 0) & (column >= 0)
+
+    def of(part: npt.NDArray[np.bool_]) -> tuple[sp.csr_array, Times]:
+        """Return some entries of these users over the items of the model, and their times."""
+        chosen = np.flatnonzero(kept & part)
+        where = row[owner[chosen]], column[chosen]
+        matrix = sp.csr_array((X.data[chosen], where), shape=(len(users), len(items)))
+        return matrix, all_times[chosen][np.lexsort(where[::-1])]
+
+    (shown, times), (targets, of_targets) = of(~after), of(after)
+    asked = np.minimum.reduceat(of_targets, targets.indptr[:-1])
+    questions = Questions(data.users.subset(users), shown, (targets != 0).astype(np.float32),
+                          items=items, shown_times=times, asked=asked)  # fmt: skip
+    found = evaluate_fitted(before, questions, [metric]).mean(metric)
+    error = found.error if found.error == found.error else None
+    return {"metric": metric, "value": found.mean, "error": error, "asked": len(users)}
 
 
 def compare_recommendations(

@@ -141,6 +141,13 @@ def _explained(runs: Sequence[Run]) -> str:
                 f" A fifth of the items of {last['asked']:,} held-out users is hidden; a hit is one of these "
                 f"among the first {metric.k} recommended. Larger is better."
             )
+    if (last := _last(runs, "predicted")) is not None:
+        found = last["predicted"]
+        error = "" if found["error"] is None else f" ± {found['error']:.4f}"
+        text += (
+            f" The model before would have predicted what {found['asked']:,} people took since then with "
+            f"{found['metric']} {found['value']:.4f}{error}."
+        )
     if (last := _last(runs, "values")) is not None:
         text += f" Parameters: {last['values']}."
     return f"<p class='dim'>{escape(text)}</p>"

@@ -24,7 +24,7 @@ from mrfrec.answers.publishing import staged_recommendations, staged_similar_ite
 from mrfrec.checks import check_flag, check_nonnegative
 from mrfrec.data.merging import add, origin_of_data
 from mrfrec.errors import DataError, EmptyTableError, ParameterError, RefusedError
-from mrfrec.evaluation.metrics import parse
+from mrfrec.evaluation.metrics import Mean, parse
 from mrfrec.evaluation.protocol import fit_and_evaluate
 from mrfrec.evaluation.splits import by_hash
 from mrfrec.fitted.measured import Measured
@@ -39,7 +39,15 @@ from mrfrec.io.staging import open_staging
 from mrfrec.io.tables import read_interactions
 from mrfrec.models.parameters import runtime_of
 from mrfrec.models.registry import load
-from mrfrec.nightly.guard import Bound, bounds_of, compare_recommendations, drift, faults, limits
+from mrfrec.nightly.guard import (
+    Bound,
+    bounds_of,
+    compare_recommendations,
+    drift,
+    faults,
+    limits,
+    predicted_since,
+)
 from mrfrec.nightly.history import RunHistory
 from mrfrec.nightly.job import Job, read_job
 
@@ -194,6 +202,7 @@ class _Night:
         self.record["limits"] = limits(self.bounds)
         _log.info("%s users, %s items, %s pairs", *(f"{count:,}" for count in size.values()))
         self._guard(faults(self.bounds, {**size, "drift": moved["drift"]}))
+        self._ask_last_night(published, data)
         nights = job.model.measure_every
         again = nights is not None and self.report.nights_since_measuring >= nights
         measured = None if published is None or again else published.measured_
@@ -211,6 +220,23 @@ class _Night:
         del published
         with self._stage("publish"):
             self._publish(model)
+
+    def _ask_last_night(self, published: "Recommender | None", data: "Interactions") -> None:
+        """Record how well the published model would have predicted what came since its data ended."""
+        if data.times is None:
+            return
+        self.record["latest"] = int(data.times.max())
+        last = (self.report.last_published or {}).get("latest")
+        if published is None or last is None:
+            return
+        metric = parse(self.job.guard.metric)
+        name = f"{metric.kind}@{min(metric.k, len(published.items_))}"
+        found = predicted_since(published, data, last, name) if metric.is_accuracy else None
+        if found is not None:
+            self.record["predicted"] = found
+            shown = Mean(found["value"], found["error"] or 0.0)
+            _log.info("the model before would have predicted what came since: %s %s, %s users", name, shown,
+                      f"{found['asked']:,}")  # fmt: skip
 
     def _evaluate(self, data: "Interactions", measured: Measured | None) -> "tuple[Measured | None, Ids]":
         """Evaluate the job's model on held-out users, and guard the metric.

@@ -71,8 +71,8 @@ _RANKED = 6  # rankings of a fit, mostly
 # How far a step goes, and which way first. Where events fade, or long histories count less, there is less
 # data, which wants a larger ridge.
 _DIRECTIONS: dict[str, Place] = {
-    "half_life": {"half_life": 1, "l2": 1},
     "l2": {"l2": -2},
+    "half_life": {"half_life": 1, "l2": 1},
     "recency": {"recency": 1},
     "lasting recency": {"recency": 1, "pause": 2},  # also of people who come back
     "pause": {"pause": 1},
@@ -308,9 +308,11 @@ def measure(
     if "half_life" in axes:
         axes["half_life"] = tuple(rounded_duration(x * asked.median_age) for x in axes["half_life"])
     search = _Exploration(trials, plan, axes, first, progress, asked.groups)
+    # What comes next mostly wants a larger ridge, what is hidden at random a smaller one.
+    steps = _DIRECTIONS if asked.times is None else {**_DIRECTIONS, "l2": {"l2": 2}}
     directions = {
         name: {axis: step for axis, step in direction.items() if axis in axes}
-        for name, direction in _DIRECTIONS.items()
+        for name, direction in steps.items()
         if next(iter(direction)) in axes
     }
     place = {name: axes[name].index(first[name]) for name in _FITS if name in axes}
