@@ -47,7 +47,9 @@ def sampled(events: Events, items: int | None, users: int | None) -> Events:
 
 def rows(data: Path) -> Iterator[list[str]]:
     for name, items, users, least in SAMPLES:
-        whole = datasets.events(name) if name == "debian" else read_events(data / f"{name}.parquet")
+        whole = (
+            datasets.events(name) if name == "debian" else read_events(data / f"{name}.parquet", time=False)
+        )
         events = sampled(whole, items, users).filtered(min_items=least)
         split = strong_generalisation(events, int(HELDOUT * events.n_users), min_items=0)
         X = split.training

@@ -47,7 +47,7 @@ def data_of(name: str, folder: Path | None) -> tuple[Any, ItemFeatures]:
         return datasets.events(name), read_item_features(table, columns=kinds)
     assert folder is not None
     rare = {"min_users": 5} if name == "book-crossing" else {}
-    events = read_events(folder / name / "interactions.parquet").filtered(min_items=5, **rare)
+    events = read_events(folder / name / "interactions.parquet", time=False).filtered(min_items=5, **rare)
     return events, read_item_features(folder / name / "items.parquet")
 
 

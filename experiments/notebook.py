@@ -172,7 +172,7 @@ def _cells(notebook: Fitted, mine: Fitted) -> list[str]:
 
 def matrix(data: str, heldout: int) -> "sp.csr_array":
     """Read users × items, without items that all users have: the notebook divides by their variance, 0."""
-    events = datasets.events(data) if data == "debian" else read_events(data)
+    events = datasets.events(data) if data == "debian" else read_events(data, time=False)
     split = strong_generalisation(events, heldout) if heldout else None
     X = events.interactions().matrix if split is None else split.training.matrix
     users = np.bincount(X.indices, minlength=X.shape[1])

@@ -130,7 +130,8 @@ _HELD_OUT = "Strong generalisation: {0:,} users are held out for validation and 
 
 def _strong(title: str, folder: str, heldout: int, closing: str = "") -> Data:
     def split(data: Path) -> Split:
-        return splits.strong_generalisation(read_events(data / folder / "interactions.parquet"), heldout)
+        events = read_events(data / folder / "interactions.parquet", time=False)
+        return splits.strong_generalisation(events, heldout)
 
     return Data(title, _HELD_OUT.format(heldout), split, ("ndcg@100", "recall@20"), closing)
 

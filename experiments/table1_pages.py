@@ -37,7 +37,9 @@ class Table:
 
 
 def _mtg(data: Path) -> Split:
-    return splits.strong_generalisation(read_events(data / "mtg-players/interactions.parquet"), 10_000)
+    return splits.strong_generalisation(
+        read_events(data / "mtg-players/interactions.parquet", time=False), 10_000
+    )
 
 
 def _two_files(folder: str) -> Callable[[Path], Split]:
