@@ -86,7 +86,8 @@ _ROUNDS = 2
 # trial takes, and to hold out users, for each pair.
 _ADDED, _MULTIPLIED, _COMPLETED, _COMPARED, _EACH = 5e-10, 5e-11, 6e-10, 1.5e-10, 0.15
 _HELD_OUT = 2e-8
-_LEAST_BUDGET = 20.0  # seconds of one core: ten on two
+_LEAST_BUDGET = 14.0  # seconds of one core: ten on two, of which one is idle at times
+_MORE_WITH_TIMES = 1.4  # times as long, for four more parameters
 _LEAST_ON_DEVICE = 8.0
 
 
@@ -131,7 +132,8 @@ def prepare(
     additions = fitting.additions_of(X, asked.features)
     on_device = engine.accelerator is not None
     after = sum(costs.of_fit(final, settings, sizes, additions, on_device).values())
-    budget = max(after, _LEAST_ON_DEVICE if on_device else _LEAST_BUDGET)
+    least = _LEAST_ON_DEVICE if on_device else _LEAST_BUDGET
+    budget = max(after, least if asked.times is None else _MORE_WITH_TIMES * least)
     for trial in (own, stand_in(own, sizes.items)):
         try:
             plan = decide(replace(trial, order=most.order), small, memory)
