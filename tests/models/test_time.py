@@ -230,6 +230,37 @@ def test_recency_counts_less_after_a_pause() -> None:
     assert late == pytest.approx(1.0, abs=1e-6)
 
 
+def test_a_question_asked_later_counts_recency_less() -> None:
+    data = visits()
+    model = MRF(**FIXED, recency=0.5, pause="1d").fit(data)
+    even = MRF(**FIXED, recency=1.0, pause=None).fit(data)
+    history = {int(item): datetime(2026, 11, day) for day, item in enumerate((3, 14, 25, 41), start=1)}
+
+    def scores(model: MRF, **asked: Any) -> list[float]:
+        return [row["score"] for row in model.answer(history=history, k=50, **asked).rows]
+
+    at_once = scores(model)
+    assert scores(model, at="2026-11-04") == at_once
+    assert scores(model, at="2027-11-04") == pytest.approx(scores(even))
+    later = scores(model, at=datetime(2026, 11, 6))
+    assert later != pytest.approx(at_once)
+    assert later != pytest.approx(scores(even))
+    table = model.explain(0, history=history, at="2026-11-06")
+    rows = model.answer(history=history, k=50, at="2026-11-06").rows
+    score = next(row["score"] for row in rows if row["item"] == 0)
+    assert table["contribution"].sum() == pytest.approx(score, rel=1e-5)
+    parts = model.answer([5], k=3, at="2100-01-01").rows
+    assert parts[0]["score"] == pytest.approx(even.answer([5], k=3).rows[0]["score"], rel=1e-5)
+
+
+def test_a_time_of_a_question_about_a_history_without_times_is_refused() -> None:
+    model = MRF(**FIXED, recency=0.5, pause="1d").fit(visits())
+    with pytest.raises(ParameterError, match="at must be None for a history without times"):
+        model.recommend(history=[1, 2], at="2026-11-16")
+    with pytest.raises(ParameterError, match="at must be a date"):
+        model.recommend([1], at="soon")
+
+
 # ── measuring ─────────────────────────────────────────────────────────────────────────────────────
 
 

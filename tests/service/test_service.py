@@ -3,11 +3,13 @@
 import gzip
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
+import polars as pl
 import pytest
 import scipy.sparse as sp
 
@@ -17,7 +19,7 @@ from mrfrec.data.ids import Ids
 from mrfrec.service import answers
 
 from matrices import random_matrix
-from servers import JSON, asking
+from servers import JSON, TABLE, asking
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,7 @@ def test_ids_of_any_characters_come_back_as_they_were(client: httpx.Client) -> N
         ({"visitor": 10**4000}, 422, "visitor: must be an id, an integer of 64 bits or a string."),
         ({"history": [{"item": "milk", "value": 1e308}]}, 422, "finite numbers from -1e+30 to 1e+30"),
         ({"history": ["tea", {"item": "milk", "value": "x"}]}, 422, "history.1.value: Input should be a"),
-        ({"history": [{"item": "milk"}]}, 422, "history.0.value: Field required."),
+        ({"history": [{"item": "milk"}]}, 422, "either a value or a time"),
         ({"history": [{"item": 1.5, "value": 1}]}, 422, "history.0.item: must be an id, an integer of"),
         ({"history": [{"item": 1, "value": 1, "str": 1}]}, 422, "history.0.str: Extra inputs are not"),
         ({"history": [{"item": 1, "value": 1, "constrained-int": 1}]}, 422, "constrained-int: Extra inputs"),
@@ -196,3 +198,71 @@ def test_text_that_is_no_integer_is_no_item(text: str) -> None:
 def test_user_beyond_64_bits_is_refused(shop: Path) -> None:
     with pytest.raises(DataError, match="64 bits"):
         mrfrec.load(shop).recommend(2**64)
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that asks how long ago the last event was."""
+    path = tmp_path_factory.mktemp("timed") / "timed.mrf"
+    days = [datetime(2026, 1, 1 + (2 * user + place) % 30) for user in range(60) for place in range(3)]
+    table = pl.DataFrame(TABLE, schema=["user", "item"], orient="row").with_columns(timestamp=pl.Series(days))
+    settings: dict[str, Any] = {"half_life": None, "order": 0, "recency": 0.5, "pause": "1d"}
+    model = MRF(**settings, measure=False, threads=1).fit(mrfrec.read_interactions(table))
+    model.save(path, include_histories=True)
+    return path
+
+
+def test_explanations_of_lists_and_times_add_up_to_the_scores(timed: Path) -> None:
+    times = {"tea": "2026-11-01", "jam": "2026-11-16T10:00:00Z", "milk": "2026-11-15"}
+    lists = {"history": list(times)}
+    dated = {"history": [{"item": item, "time": time} for item, time in times.items()]}
+    scores = []
+    with asking(timed) as client:
+        for asked in (lists, {**dated, "at": "2026-11-16T10:00:00"}, {**dated, "at": "2026-11-18"}):
+            rows = client.post("/v1/recommend", json={**asked, "k": 4}).json()["items"]
+            for row in rows:
+                found = client.post("/v1/explain", json={**asked, "item": row["item"]}).json()
+                assert found["score"] == pytest.approx(row["score"], rel=1e-5)
+            scores.append({row["item"]: row["score"] for row in rows})
+    model = mrfrec.load(timed)
+    for found, history, at in zip(
+        scores,
+        (list(times), *2 * [{item: datetime.fromisoformat(time) for item, time in times.items()}]),
+        (None, "2026-11-16T10:00:00", "2026-11-18"),
+        strict=True,
+    ):
+        wanted = model.answer(history=history, k=4, at=at).rows
+        assert found == pytest.approx({row["item"]: row["score"] for row in wanted}, rel=1e-5)
+    assert scores[1] != pytest.approx(scores[2])
+
+
+def test_people_whose_times_are_known_are_asked_now(timed: Path) -> None:
+    """Years after the last event, recency no longer counts."""
+    asked = {"k": 7, "exclude_seen": False}
+    model = mrfrec.load(timed)
+    dated = [{"item": item, "time": "2020-01-01"} for item in ("milk", "tea")]
+    with asking(timed) as client:
+        of_user, of_history = (
+            client.post("/v1/recommend", json={**asked, **whose}).json()["items"]
+            for whose in ({"user": 4}, {"history": dated})
+        )
+    later = model.answer([4], at="2100-01-01", **asked).rows
+    assert [row["score"] for row in of_user] == pytest.approx([row["score"] for row in later], rel=1e-5)
+    wanted = model.answer(history={"milk": 1, "tea": 1}, **asked).rows
+    assert [row["score"] for row in of_history] == pytest.approx([row["score"] for row in wanted], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("history", "words"),
+    [
+        ([{"item": "milk", "time": "2026-01-01", "value": 1}], "either a value or a time"),
+        ([{"item": "milk", "time": "soon"}], "a date"),
+        ([{"item": "milk", "time": "2026-01-01"}, "tea"], "times for all items, or for none"),
+    ],
+    ids=str,
+)
+def test_histories_with_odd_times_are_refused(timed: Path, history: list[Any], words: str) -> None:
+    with asking(timed) as client:
+        found = client.post("/v1/recommend", json={"history": history})
+    assert found.status_code == 422
+    assert words in found.json()["detail"]

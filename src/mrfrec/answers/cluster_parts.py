@@ -41,6 +41,7 @@ def recommend_in_parts(
     from mrfrec.io.frames import count_rows
 
     check_client(client)
+    people = people.asked_at(question.at)
     filters = check_question(fitted, people, question)
     unfiltered = replace(question, allow=None, exclude=None)  # `filters` holds both
     without_data = replace(fitted, source=None)  # the people have their histories

@@ -14,7 +14,7 @@ from mrfrec.core.ages import BLIND, Recency, Times
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Training
 from mrfrec.data.ids import Id, Ids, Texts, as_list, is_table
-from mrfrec.data.reading_options import LIMITS, RULES, moment
+from mrfrec.data.reading_options import LIMITS, RULES, Moment, moment
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.fitted.state import FittedState
 
@@ -52,11 +52,20 @@ class People:
     unknown: tuple[UnknownIds, ...] = ()
     times: Times | None = None  # of the entries of `histories`; None if they have no order
     are_times: bool = True  # or else places, which tell the order alone
-    now: int | None = None  # when training users are asked; others are asked at their last time
+    now: int | None = None  # when they are asked; None for the last time of each
     recency: Recency = BLIND  # how values fall with time
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def asked_at(self, at: Moment | None) -> "People":
+        """Return these people, asked at another time; None changes nothing."""
+        if at is None or self.recency.is_blind:
+            return self
+        if self.times is None or not self.are_times:
+            advice = "Give the time of each item: a mapping from items to times, or a table."
+            raise ParameterError("at", "None for a history without times", at, advice)
+        return replace(self, now=moment("at", at))
 
     def batches(self, first: int = 0, last: int | None = None) -> Iterator[tuple[int, list[Id], Rows]]:
         """Yield the row at which a batch of users starts, their names, and their histories."""
@@ -66,7 +75,7 @@ class People:
             rows = self._rows(self.histories, start, stop)
             if self.times is not None and not self.recency.is_blind:
                 times = self._rows(replace(self.histories, values=self.times, check=None), start, stop).values
-                at = None if self.now is None else np.full(len(rows), self.now)
+                at = np.full(len(rows), self.now) if self.now is not None and self.are_times else None
                 factors = self.recency.factors(rows.ptr, times, at, are_times=self.are_times)
                 rows = replace(rows, values=rows.values * factors, check=None)
             yield start, self.names[start:stop], rows
@@ -87,11 +96,15 @@ def people_of(
 ) -> People:
     """Return the people that a question is about: users or histories; all training users if both are None.
 
+    Histories may be people already.
+
     With `once`, a user who is named several times counts once, with a warning.
     """
     if users is not None and history is not None:
         raise ParameterError("history", "None when users are given", history, "One of them says for whom.")
     recency = fitted.learned.recency
+    if isinstance(history, People):
+        return history
     if history is not None:
         return replace(_people_of_histories(history, fitted), recency=recency)
     training = fitted.training_for("recommending by user id")

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from datetime import date
 from typing import Any
 
 from mrfrec.checks import check_count, check_flag, check_number, warn
+from mrfrec.data.reading_options import Moment, moment
 from mrfrec.options import option
 
 ItemFilter = Iterable[int | str] | Mapping[Any, Iterable[int | str]] | None
@@ -29,6 +31,9 @@ class Question:
     explain: int = option(
         0, "Number of reasons for each item: items of the history that add most to its score.", least=0
     )
+    at: Moment | None = option(
+        None, "When the question is asked, if not at the last event: 2026-11-16 or 2026-11-16T10:30:00."
+    )
 
     def __post_init__(self) -> None:
         checked = {
@@ -36,6 +41,7 @@ class Question:
             "exclude_seen": check_flag("exclude_seen", self.exclude_seen),
             "novelty": check_novelty(self.novelty),
             "explain": check_count("explain", self.explain, _LIMITS["explain"]["least"]),
+            "at": check_at(self.at),
         }
         self.__dict__.update(checked)  # numbers of numpy become plain ones
 
@@ -59,3 +65,10 @@ def check_novelty(novelty: object) -> float | None:
         return None
     least, most = _LIMITS["novelty"]["least"], _LIMITS["novelty"]["most"]
     return check_number("novelty", novelty, f"between {least} and {most}", lambda x: least <= x <= most)
+
+
+def check_at(at: object) -> str | None:
+    """Return when a question is asked, as text; None for the time of the last event."""
+    if at is not None:
+        moment("at", at)
+    return at.isoformat() if isinstance(at, date) else None if at is None else str(at)

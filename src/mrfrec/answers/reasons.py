@@ -8,9 +8,10 @@ import numpy.typing as npt
 
 from mrfrec.answers.columns import Contribution
 from mrfrec.answers.people import people_of
-from mrfrec.answers.question import check_novelty
+from mrfrec.answers.question import check_at, check_novelty
 from mrfrec.core.rows import Rows
 from mrfrec.data.ids import Id
+from mrfrec.data.reading_options import Moment
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.fitted.scorers import novelty_factors
 from mrfrec.fitted.state import FittedState
@@ -49,6 +50,7 @@ def explanation(
     user: Id | None = None,
     history: object = None,
     novelty: float | None = None,
+    at: Moment | None = None,
 ) -> tuple[list[Contribution], float]:
     """Return the contributions of a history to an item's score, largest first, and the item's base score."""
     position = fitted.catalogue.position(item)
@@ -58,7 +60,7 @@ def explanation(
             "user", "given, or else a history", user, "Exactly one of them says whose score."
         )
     contributions, base = explanations(
-        fitted, np.array([position]), user=user, history=history, novelty=novelty
+        fitted, np.array([position]), user=user, history=history, novelty=novelty, at=at
     )
     return contributions[0], float(base[0])
 
@@ -70,12 +72,13 @@ def explanations(
     user: Id | None = None,
     history: object = None,
     novelty: float | None = None,
+    at: Moment | None = None,
 ) -> tuple[list[list[Contribution]], Array]:
     """Return the contributions of one history to the scores of several items, and their base scores.
 
     `targets` are positions of items.
     """
-    people = people_of(fitted, None if user is None else [user], history)
+    people = people_of(fitted, None if user is None else [user], history).asked_at(check_at(at))
     if len(people) != 1:
         raise ParameterError("history", "of one person", history)
     for each in people.unknown:

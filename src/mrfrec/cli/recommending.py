@@ -243,6 +243,9 @@ def explain(
     history: History = None,
     user: Annotated[str | None, "ID", "A user of the training data, by id, instead of --history."] = None,
     novelty: Annotated[float | None, "Above 0, rarer items score higher; below, popular ones."] = None,
+    at: Annotated[
+        str | None, "TIME", "When the user is asked, if not at the latest time of the data: 2026-11-16."
+    ] = None,
     form: Form = None,
     output: Annotated[Path | None, "A .csv, .json or .txt file.  [default: stdout]"] = None,
 ) -> None:
@@ -269,7 +272,7 @@ def explain(
     opened = load(model)
     catalogue = opened.catalogue
     names = ItemNames(catalogue)
-    whose: dict[str, Any] = {"novelty": novelty}
+    whose: dict[str, Any] = {"novelty": novelty, "at": at}
     if history is not None:
         whose["history"] = names.find_all(history)
     if user is not None:

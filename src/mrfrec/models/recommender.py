@@ -34,6 +34,7 @@ from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, Columns, DataSize
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Id, Ids, Texts
+from mrfrec.data.reading_options import Moment
 from mrfrec.engines.machine import memory_budget
 from mrfrec.errors import DataError, NotFittedError, ParameterError
 from mrfrec.fitted import files
@@ -408,6 +409,7 @@ class Recommender(Parameterized, ABC):
         exclude: ItemFilter = None,
         novelty: float | None = None,
         explain: int = 0,
+        at: Moment | None = None,
         progress: "Progress | bool | None" = None,
     ) -> Any:
         """Return the k best items of each user: a table of user, item, title, score, rank and source.
@@ -436,6 +438,9 @@ class Recommender(Parameterized, ABC):
         explain
             How many items of the history to name in a further column `because`, such as "base +0.74, cython3
             +0.01": the base score, unless it is 0, and the items that add most.
+        at
+            When the question is asked, which matters to a model with a `pause`. By default the latest time of
+            the data for training users, and that of the last event for a history with times.
         progress
             As in `fit`; it counts users.
 
@@ -446,7 +451,7 @@ class Recommender(Parameterized, ABC):
         items that nobody has used come last among them. A history without a known item gets the most popular
         items. The table is of the library that `frames` tells.
         """
-        fitted, question = self.fitted_, Question(k, exclude_seen, allow, exclude, novelty, explain)
+        fitted, question = self.fitted_, Question(k, exclude_seen, allow, exclude, novelty, explain, at)
         people = people_of(fitted, users, history)
         with showing(progress) as report:
             batches = recommending.recommend(fitted, runtime_of(self), people, question, progress=report)
@@ -540,7 +545,13 @@ class Recommender(Parameterized, ABC):
             return rows
 
     def explain(
-        self, item: Id, *, user: Id | None = None, history: object = None, novelty: float | None = None
+        self,
+        item: Id,
+        *,
+        user: Id | None = None,
+        history: object = None,
+        novelty: float | None = None,
+        at: Moment | None = None,
     ) -> Any:
         """Return what a history adds to the score of one item, the largest contribution first.
 
@@ -549,7 +560,7 @@ class Recommender(Parameterized, ABC):
         has a further column `both`: the features that the items have in common, where they carry the weight.
         """
         fitted = self.fitted_
-        parts, base = explaining.explanation(fitted, item, user=user, history=history, novelty=novelty)
+        parts, base = explaining.explanation(fitted, item, user=user, history=history, novelty=novelty, at=at)
         columns = reason_columns(fitted.catalogue, fitted.catalogue.position(item), parts, base)
         return self._frame(fitted, [columns], columns)
 

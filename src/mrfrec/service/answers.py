@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,10 +24,16 @@ from mrfrec.answers.reasons import explanation
 from mrfrec.answers.similar import nearest
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.ids import Id, Ids
+from mrfrec.data.reading_options import moment
+from mrfrec.errors import DataError
 from mrfrec.models.parameters import runtime_of
 from mrfrec.models.recommender import Recommender
 
 Row = dict[str, Any]
+
+
+History = Mapping[Id, float | str | None]
+"""The items of a history, each with a value, or a time as text; None, for all, if they are oldest first."""
 
 
 class Answered(NamedTuple):
@@ -36,34 +44,48 @@ class Answered(NamedTuple):
 
 
 def recommend(
-    model: Recommender, histories: Sequence[Mapping[Id, float | None]], question: Question
+    model: Recommender, histories: Sequence[History], question: Question
 ) -> tuple[list[Answered], list[Id]]:
-    """Recommend to each history, a mapping from items to values; None stands for the usual value.
+    """Recommend to each history.
 
     Returns the answers, and the unknown ids of `allow` and `exclude`: once, since all answers share them.
     """
-    usual, kind = model.fitted_.usual_value, _type_of(model.items_)
-    values = [
-        {item: usual if x is None else x for item, x in history.items() if type(item) is kind}
-        for history in histories
-    ]
-    # A list of items, whose values are all None, is oldest first.
-    are_lists = all(x is None for history in histories for x in history.values())
-    order = [list(range(len(history))) for history in values] if are_lists else None
-    people = people_with_values(model.items_, values, order)
-    people = replace(people, are_times=False, recency=model.fitted_.learned.recency)
+    people = _people(model, histories)
+    kind = _type_of(model.items_)
     missing = {item for each in people.unknown for item in each.ids}
     unknown = [
-        [item for item in history if type(item) is not kind or item in missing]
-        if missing or len(known) < len(history) else []
-        for history, known in zip(histories, values, strict=True)
-    ]  # fmt: skip
+        [item for item in history if type(item) is not kind or item in missing] for history in histories
+    ]
     return _answers(model, people, question, unknown)
 
 
 def recommend_to_user(model: Recommender, user: Id, question: Question) -> tuple[list[Answered], list[Id]]:
     """Recommend to a training user; returns what `recommend` does."""
     return _answers(model, people_of(model.fitted_, [user]), question, [[]])
+
+
+def _people(model: Recommender, histories: Sequence[History]) -> People:
+    """Return people with these histories, without ids of the other type."""
+    usual, kind = model.fitted_.usual_value, _type_of(model.items_)
+    known = [{item: x for item, x in history.items() if type(item) is kind} for history in histories]
+    kinds = {type(x) for history in known for x in history.values()}
+    if str in kinds and len(kinds) > 1:
+        raise DataError("history must have times for all items, or for none.")
+    order = None
+    if str in kinds:
+        order = [[moment("time", x) for x in history.values()] for history in known]
+    elif kinds <= {NoneType}:
+        order = [list(range(len(history))) for history in known]
+    values: list[dict[Id, float]] = [
+        {item: x if isinstance(x, float | int) else usual for item, x in history.items()} for history in known
+    ]
+    people = people_with_values(model.items_, values, order)
+    return replace(people, are_times=str in kinds, recency=model.fitted_.learned.recency)
+
+
+def _asked_now(people: People) -> People:
+    """Return these people, asked now: with a `pause`, what matters is how long ago their last event was."""
+    return replace(people, now=moment("at", datetime.now(UTC)))
 
 
 def _answers(
@@ -81,7 +103,7 @@ def _answers(
     }
     missing: list[UnknownIds] = []
     batches = recommending.recommend(
-        model.fitted_, runtime_of(model), people, replace(question, **possible), unknown=missing
+        model.fitted_, runtime_of(model), _asked_now(people), replace(question, **possible), unknown=missing
     )
     lost = {each.parameter: {*each.ids} for each in missing}
     others = [
@@ -194,9 +216,10 @@ def about(model: Recommender) -> Row:
 def explain(
     model: Recommender,
     item: Id,
-    history: Mapping[Id, float | None] | None,
+    history: History | None,
     user: Id | None,
     novelty: float | None,
+    at: str | None = None,
 ) -> Row | None:
     """Return the contribution of each item of a history, or of a user's, to the score of an item.
 
@@ -206,12 +229,13 @@ def explain(
     if item not in _known(catalogue.items, [item]):
         return None
     unknown: list[Id] = []
-    whose: dict[str, Any] = {"user": user}
-    if history is not None:
-        known, usual = _known(catalogue.items, history), model.fitted_.usual_value
+    if history is None:
+        people = people_of(model.fitted_, [user])
+    else:
+        known = _known(catalogue.items, history)
         unknown = [each for each in history if each not in known]
-        whose = {"history": {each: usual if x is None else x for each, x in history.items() if each in known}}
-    contributions, base = explanation(model.fitted_, item, novelty=novelty, **whose)
+        people = _people(model, [{each: x for each, x in history.items() if each in known}])
+    contributions, base = explanation(model.fitted_, item, history=_asked_now(people), novelty=novelty, at=at)
     place = catalogue.position(item)
     columns = reason_columns(catalogue, place, contributions, base)
     columns.pop("both", None)  # which is text, for tables

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mrfrec.answers.people import length_of_history
-from mrfrec.answers.question import Question
+from mrfrec.answers.question import Question, check_at
 from mrfrec.errors import MrfrecError
 from mrfrec.service import answers, schemas
 from mrfrec.service.metrics import Metrics
@@ -132,7 +132,7 @@ def create_router(
         else:
             history = _history(body.history, settings)
         found = await lookups.run_in_thread(
-            answers.explain, served.model, body.item, history, body.user, body.novelty
+            answers.explain, served.model, body.item, history, body.user, body.novelty, check_at(body.at)
         )
         if found is None:
             raise ProblemError(404, _UNKNOWN_ITEM)
@@ -263,12 +263,14 @@ def _check_at_most(most: int, what: str, count: int) -> None:
 
 def _history(
     items: "Sequence[int | str | schemas.Used]", settings: ServiceSettings
-) -> dict[int | str, float | None]:
+) -> dict[int | str, float | str | None]:
     _check_at_most(settings.max_history, _HISTORY, len(items))
-    history: dict[int | str, float | None] = {}
+    history: dict[int | str, float | str | None] = {}
     for one in items:
         if isinstance(one, schemas.Used):
-            history[one.item] = one.value
+            if (one.value is None) == (one.time is None):
+                raise ProblemError(422, "an item of a history has either a value or a time.")
+            history[one.item] = one.value if one.time is None else one.time
         else:
             history[one] = None
     return history

@@ -5,8 +5,11 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import date
 from typing import Any, Self
 from urllib.parse import quote
+
+import numpy as np
 
 from mrfrec.answers.columns import (
     NEIGHBOR_COLUMNS,
@@ -17,10 +20,11 @@ from mrfrec.answers.columns import (
     because_text,
     shared_features_text,
 )
-from mrfrec.answers.question import Question
+from mrfrec.answers.question import Question, check_at
 from mrfrec.checks import check_count, check_frames, check_number, missing_extra, warn
 from mrfrec.data.catalogue import name_with_id
 from mrfrec.data.ids import Id, Ids, as_list
+from mrfrec.data.reading_options import Moment
 from mrfrec.errors import DataError, MrfrecError, ParameterError, ServiceError
 
 _LONGEST_PAUSE = 10.0  # seconds to wait at most for a busy service before it is asked again
@@ -100,7 +104,7 @@ class Client:
         """Return the k best items of each user: see `Recommender.recommend`, also for the `question`.
 
         Users are training users of a model with histories, each asked for alone. A history is item ids, or a
-        mapping from item to value; several people's are a list of these, or a mapping from names to them.
+        mapping from item to value or time; several people's are a list of these, or a mapping with names.
         `allow` and `exclude` are item ids. `visitor`, anything that tells people apart, chooses the model if
         the service splits people between several; without it, histories get the default model, and users the
         model of their id.
@@ -156,6 +160,7 @@ class Client:
         user: Id | None = None,
         history: object = None,
         novelty: float | None = None,
+        at: Moment | None = None,
         visitor: Id | None = None,
     ) -> Any:
         """Return the contributions of a history to the score of one item: see `Recommender.explain`.
@@ -171,8 +176,9 @@ class Client:
             history = histories[0]
         with self._reading():
             answer = self._post(
-                "explain", item=item, user=user, history=history, novelty=novelty, visitor=visitor
-            )
+                "explain", item=item, user=user, history=history, novelty=novelty, at=check_at(at),
+                visitor=visitor,
+            )  # fmt: skip
             _warn_of_unknown([answer])
             about = self._about(answer["model"])
             rows = [
@@ -309,9 +315,16 @@ def _histories(history: Any) -> tuple[list[Any], list[list[Any]]]:
     if not any(map(_is_several, named.values())):  # a single one
         named = {0: history if isinstance(history, Mapping) else list(named.values())}
     return list(named), [
-        [{"item": item, "value": x} for item, x in each.items()] if isinstance(each, Mapping) else [*each]
+        [_used(item, x) for item, x in each.items()] if isinstance(each, Mapping) else [*each]
         for each in named.values()
     ]
+
+
+def _used(item: Any, x: Any) -> dict[str, Any]:
+    """Return an item of a history with its value or its time, as the API takes it."""
+    if isinstance(x, date | np.datetime64):
+        return {"item": item, "time": str(x) if isinstance(x, np.datetime64) else x.isoformat()}
+    return {"item": item, "value": x}
 
 
 def _warn_of_unknown(answers: Iterable[Answer]) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from mrfrec.answers.question import ItemFilter, Question
+from mrfrec.data.reading_options import Moment
 
 _Integer = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 ItemId = _Integer | str
@@ -23,10 +24,13 @@ class _Strict(BaseModel):
 
 
 class Used(_Strict):
-    """An item of a history with a value, such as a rating or a count."""
+    """An item of a history with a value, such as a rating or a count, or with a time."""
 
     item: ItemId
-    value: float
+    value: float | None = None
+    time: Annotated[str, Field(max_length=40)] | None = Field(
+        None, description="When it was used: 2026-11-16T10:30:00Z. Then all items must have a time."
+    )
 
 
 # One error of a long list is enough: to tell of all takes a second.
@@ -102,6 +106,7 @@ class ExplainRequest(_ForSomebody):
     history: History | None = None
     user: ItemId | None = None
     novelty: float | None = _OPTIONS["novelty"][1]
+    at: Moment | None = _OPTIONS["at"][1]
 
     model_config = _example({"item": "bread", "history": ["milk", "jam"]})
 
