@@ -6,6 +6,8 @@ from numba import uint64
 from mrfrec.core.kernels.compile import inner, kernel
 from mrfrec.core.kernels.sorting import first_at_least
 
+_COUNTED = 512  # scores between two looks at whether a place is beyond those that count
+
 
 @kernel
 def score_dense(user_ptr, items, values, first, last, B, base, out):
@@ -329,12 +331,13 @@ def add_sparse(user_ptr, items, values, first, last, B_ptr, B_items, B_values, c
 
 @kernel
 def places_of_hidden(
-    base, low, weight, factor, seen_ptr, seen_items, hidden_ptr, hidden_items, first, last, row, places
+    base, low, weight, factor, seen_ptr, seen_items, hidden_ptr, hidden_items, k, first, last, row, places
 ):
     """Write the place of each hidden item of users first to last, among all items but those seen.
 
-    The scores are (base + weight·low) · factor, and an item comes after all those that tie with it. `row` is
-    scratch space for a user's scores.
+    The scores are (base + weight·low) · factor, and an item comes after all those that tie with it. Places
+    beyond k are not counted to the end, and any number above k stands for them. `row` is scratch space for a
+    user's scores.
     """
     for u in range(first, last):
         of_base, of_low = base[u], low[u]
@@ -343,7 +346,10 @@ def places_of_hidden(
         for t in range(seen_ptr[u], seen_ptr[u + 1]):
             row[seen_items[t]] = -np.inf
         for t in range(hidden_ptr[u], hidden_ptr[u + 1]):
-            score, count = row[hidden_items[t]], 0
-            for i in range(len(row)):
-                count += row[i] >= score
+            score, count, start = row[hidden_items[t]], 0, 0
+            while start < len(row) and count <= k:
+                stop = min(start + _COUNTED, len(row))
+                for i in range(start, stop):
+                    count += row[i] >= score
+                start = stop
             places[t] = count

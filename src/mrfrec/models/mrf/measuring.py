@@ -82,11 +82,12 @@ _DIRECTIONS: dict[str, Place] = {
 }
 _ROUNDS = 2
 # Seconds of one core, as in `costs`: to add a weight to a score, to score an item for a user by a low-rank
-# part, for each of its vectors, to complete a score, to compare it with that of a hidden item, what else a
-# trial takes, and to hold out users, for each pair.
-_ADDED, _MULTIPLIED, _COMPLETED, _COMPARED, _EACH = 5e-10, 5e-11, 6e-10, 1.5e-10, 0.15
+# part, for each of its vectors, to complete a score, to compare it with that of a hidden item (about half of
+# them are, until the item is beyond the places that count), what else a trial takes, and to hold out users,
+# for each pair.
+_ADDED, _MULTIPLIED, _COMPLETED, _COMPARED, _EACH = 5e-10, 5e-11, 6e-10, 7e-11, 0.15
 _HELD_OUT = 2e-8
-_LEAST_BUDGET = 14.0  # seconds of one core: ten on two, of which one is idle at times
+_LEAST_BUDGET = 11.0  # seconds of one core: at most ten on two, of which one is idle at times
 _MORE_WITH_TIMES = 1.4  # times as long, for four more parameters
 _LEAST_ON_DEVICE = 8.0
 

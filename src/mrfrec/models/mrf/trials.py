@@ -135,15 +135,14 @@ class Trials:
         factors = novelty_factors(asked.popularity, novelty, asked.ranked).astype(dtype)
         low = self._base if self._low is None else self._low
         weight = dtype.type(0.0 if self._low is None else rank_weight * self._spread)
-        places = np.empty(asked.hidden.nnz, np.int64)
+        k, places = asked.places(self._goal.k), np.empty(asked.hidden.nnz, np.int64)
         self._engine.run(
             lambda task, row: kernels.places_of_hidden(
-                self._base, low, weight, factors, *self._seen[:2], *self._hidden[:2], *task, row, places
+                self._base, low, weight, factors, *self._seen[:2], *self._hidden[:2], k, *task, row, places
             ),
             self._tasks,
             scratch=lambda: np.empty(len(asked.ranked), dtype),
             scratch_bytes=dtype.itemsize * len(asked.ranked),
         )
-        k = asked.places(self._goal.k)
         found = of_places(self._goal.kind, k, places, np.diff(asked.hidden.indptr))
         return np.asarray(np.bincount(asked.user, found) / np.bincount(asked.user))
