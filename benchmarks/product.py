@@ -127,7 +127,7 @@ def run(groups: list[str], data: Path) -> None:
             events = CACHE / "events.parquet"
             if not events.exists():
                 in_a_process("write_events", events, EVENTS)
-            weights = {"event_weights": {"view": 0.2, "cart": 0.5, "buy": 1}, "half_life": "90d"}
+            weights = {"event_weights": {"view": 0.2, "cart": 0.5, "buy": 1}}
             for options in ({"window": "6000d"}, {**weights, "window": "6000d"}):
                 print(options, in_a_process("read", events, json.dumps(options)), flush=True)
         elif group == "text":

@@ -459,7 +459,6 @@ def weighted(
     rows: list[tuple[int, str, str, float, float]],
     *,
     kinds: dict[str, float] | None,
-    half_life: float | None,
     now: float | None,
     since: float | None,
     until: float | None,
@@ -478,9 +477,8 @@ def weighted(
     pairs: dict[tuple[int, str], list[float]] = {}
     for user, item, counted, day in kept:
         if window is None or day > now - window:
-            fade = 1.0 if half_life is None else 2.0 ** -min(max(now - day, 0.0) / half_life, 20.0)
-            pairs.setdefault((user, item), []).append(float(np.float32(counted * fade)))
-    if binary and kinds is None and half_life is None:
+            pairs.setdefault((user, item), []).append(counted)
+    if binary and kinds is None:
         return dict.fromkeys(pairs, 1.0)
     out = {}
     for pair, counts in pairs.items():

@@ -192,7 +192,6 @@ def test_every_parameter_of_the_mrf_is_an_option_of_fit_with_its_default() -> No
             expected = name if default is True else None if default in (None, False) else str(default)
             expected = str(default) if isinstance(default, float) else expected
             expected = "yes" if name == "measure" else expected  # or no, or a metric
-            name = "model_half_life" if name == "half_life" else name  # reading has one, too
             assert shown[name.replace("_", "-")] == expected, name
 
 
@@ -234,7 +233,7 @@ def test_fit_passes_every_option_on(films: Path, tmp_path: Path) -> None:
         "fit", films / "ratings.csv", "-o", "m.mrf", "--user-column", "userId", "--item-column", "movieId",
         "--value-column", "rating", "--values", "--min-value", "2", "--duplicates", "last", "--on-bad=skip",
         *(f"--{name.replace('_', '-')}={x}" for name, x in numbers.items()), "--sparsity", "dense",
-        "--model-half-life", "none", "--pause", "none", "--situation", "visit",
+        "--half-life", "none", "--pause", "none", "--situation", "visit",
         "--no-center", "--mean-constraint", "--no-offset", "--measure", "no", "--dtype", "float64",
         "--threads", "1", "--memory-limit", "2GB", "--items", films / "movies.csv", cwd=tmp_path,
     )  # fmt: skip

@@ -217,7 +217,7 @@ def test_table_of_a_database_is_read_as_the_same_table_of_a_file(shop: str, tmp_
         {},
         {"user": "ref", "value": "amount", "binary": False},
         {"value": "amount", "binary": False, "duplicates": "last"},
-        {"event_weights": {"view": 0.5, "buy": 2}, "time": "ts", "half_life": "1d"},
+        {"event_weights": {"view": 0.5, "buy": 2}, "time": "ts", "window": "900d"},
     ):
         given: dict[str, Any] = {"item": "sku", **options}
         got, want = read_interactions(shop, query=query, **given), read_interactions(file, **given)
@@ -332,7 +332,7 @@ def test_times_beyond_the_calendar_are_bad_rows(postgres: str, kind: str, odd: s
         f"select n as user_id, n as item_id, (case n when 2 then '{odd}' else '2020-01-01' end)::{kind} as ts"
         " from generate_series(1, 3) n"
     )
-    given: dict[str, Any] = {"query": query, "time": "ts", "half_life": "1d"}
+    given: dict[str, Any] = {"query": query, "time": "ts", "window": "9d"}
     with pytest.raises(DataError, match="row 2: time beyond the years 1 to 9999"):
         read_interactions(postgres, **given)
     data = read_interactions(postgres, **given, on_bad="skip")

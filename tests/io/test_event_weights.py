@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrfrec import MRF, DataError, Interactions, MrfrecError, MrfrecWarning, read_interactions
+from mrfrec import DataError, Interactions, MrfrecError, read_interactions
 from mrfrec.data import pairs
 from mrfrec.data.reading_options import ReadingOptions
 from mrfrec.io import batches, row_reader
@@ -67,29 +67,27 @@ event = st.tuples(
             "event_weights": st.sampled_from(
                 [None, {"view": 0.2, "buy": 1, "other": 0}, {"return": -1.5, "other": 0.1}]
             ),
-            "half_life": st.sampled_from([None, "30d", "12h", timedelta(days=7)]),
             "now": st.sampled_from([None, 50, 100]),
             "since": st.sampled_from([None, 20, 40]),
             "until": st.sampled_from([None, 90]),
-            "window": st.sampled_from([None, "40d"]),
+            "window": st.sampled_from([None, "40d", timedelta(days=7)]),
         }
     ),
     st.integers(1, 30),
 )
 @pytest.mark.slow
 def test_weights_equal_plain_python(rows: list[Any], options: dict[str, Any], batch: int) -> None:
-    if options["half_life"] is None and options["window"] is None:
+    if options["window"] is None:
         options["now"] = None
     names = ["user", "item", "event", "time", "rating"]
     frame = pl.DataFrame(rows, schema=names, orient="row").with_columns(pl.col("time") * DAY)
-    days = {"12h": 0.5, "30d": 30.0, timedelta(days=7): 7.0, None: None}
+    days = {"40d": 40.0, timedelta(days=7): 7.0, None: None}
     moments = {name: options[name] for name in ("now", "since", "until")}
     expected = naive.weighted(
         [(*row[:3], float(row[3]), row[4]) for row in rows],
         kinds=options["event_weights"],
-        half_life=days[options["half_life"]],
         **moments,
-        window=None if options["window"] is None else 40.0,
+        window=days[options["window"]],
         duplicates=options["duplicates"],
         binary=options["binary"],
     )
@@ -140,12 +138,9 @@ def test_times_of_every_form_give_the_same(times: Callable[[pl.Series], pl.Serie
     start = 18_000 * DAY
     seconds = EVENTS["time"] + start
     frame = EVENTS.with_columns(time=times(seconds))
-    fade = {("a", 1): 2**-4 + 2**-3, ("a", 2): 2**-2, ("b", 1): 2**-1, ("b", 3): 1, ("c", 2): 2**-4}
-    assert both(frame, half_life="10d") == fade
-    assert both(frame, half_life="10d", window="25d") == {k: fade[k] for k in [("a", 2), ("b", 1), ("b", 3)]}
-    assert both(frame, half_life="10d", until="2019-05-05") == {
-        ("a", 1): 2**-2 + 2**-1, ("a", 2): 1, ("c", 2): 2**-2
-    }  # fmt: skip  # the latest time that is left is now
+    assert both(frame, window="25d").keys() == {("a", 2), ("b", 1), ("b", 3)}
+    # The latest time that is left is now.
+    assert both(frame, window="15d", until="2019-05-05").keys() == {("a", 1), ("a", 2)}
 
 
 def test_now_since_and_until_take_dates_and_times() -> None:
@@ -158,32 +153,14 @@ def test_now_since_and_until_take_dates_and_times() -> None:
     for moment in moments:
         assert both(frame, since=moment).keys() == {("a", 2), ("b", 1), ("b", 3)}
         assert both(frame, until=moment).keys() == {("a", 1), ("c", 2)}
-        later = both(frame, half_life="10d", now=moment)
-        assert later == {("a", 1): 2**-2 + 2**-1, ("a", 2): 1, ("b", 1): 1, ("b", 3): 1, ("c", 2): 2**-2}
+        assert both(frame, window="15d", now=moment).keys() == {("a", 1), ("a", 2), ("b", 1), ("b", 3)}
 
 
 def test_latest_time_is_now_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "mrfrec")
-    assert both(EVENTS, half_life="1w") == both(EVENTS, half_life="1w", now="1970-02-10")
+    assert both(EVENTS, window="1w") == both(EVENTS, window="1w", now="1970-02-10")
     told = [message for message in caplog.messages if message.startswith("now is")]
     assert told == ["now is 1970-02-10T00:00:00, the latest time that was read"] * 2
-
-
-def test_faded_pairs_stay_seen_and_are_counted(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "mrfrec")
-    recent = [(user, item, 1100) for user in range(20) for item in range(6) if (user + item) % 3]
-    old = [(0, "a", 0), (0, "b", 1), (1, "b", 2)]  # three years ago
-    rows = [(user, str(item), DAY * (18_000 + day)) for user, item, day in (*recent, *old)]
-    data = read_interactions(
-        pl.DataFrame(rows, schema=["user", "item", "time"], orient="row"), half_life="1s"
-    )
-    assert len(data) == len(rows)
-    assert data.matrix.data.min() == np.float32(2**-20)
-    assert [text for text in caplog.messages if f"3 of {len(rows)} rows are older than 20 half" in text]
-    model = MRF(rank=2, rank_weight=1.0, sparsity=None).fit(data)  # no overflow by tiny counts
-    with pytest.warns(MrfrecWarning, match="fewer than k"):
-        again = model.recommend([0], k=8)["item"].to_list()
-    assert not {"a", "b"} & {*again}
 
 
 @pytest.mark.parametrize(
@@ -196,9 +173,9 @@ def test_faded_pairs_stay_seen_and_are_counted(caplog: pytest.LogCaptureFixture)
         ({"event_weights": {"\ud800": 1}}, "event_weights must be .* valid Unicode"),
         ({"event_weights": {"other": 0}}, "none of 6 rows passes event_weights="),
         ({"event": "event"}, "event must be left out without event_weights; got 'event'"),
-        ({"half_life": "30"}, "half_life must be a number and one of the units .* such as 30d.* got '30'"),
-        ({"half_life": "0d"}, "half_life must be"),
-        ({"half_life": 30}, "half_life must be"),
+        ({"window": "30"}, "window must be a number and one of the units .* such as 30d.* got '30'"),
+        ({"window": "0d"}, "window must be"),
+        ({"window": 30}, "window must be"),
         ({"window": "-3d"}, "window must be a number and one of the units"),
         ({"window": "1000001d"}, r"window must be .* from 1e-6s to 1000000d; got '1000001d'"),
         ({"since": "yesterday"}, "since must be a date, 2026-11-16, or a time.* got 'yesterday'"),
@@ -207,7 +184,7 @@ def test_faded_pairs_stay_seen_and_are_counted(caplog: pytest.LogCaptureFixture)
         ({"since": "2026-01-02", "until": "2026-01-02"}, "until must be after since, 2026-01-02"),
         ({"since": "2026-01-01"}, "no interactions are left: none of 6 rows passes since='2026-01-01'"),
         ({"window": "1d", "now": "2026-01-01"}, "none of 6 rows passes window='1d'"),
-        ({"now": "2026-01-01"}, "now must be left out without half_life or window"),
+        ({"now": "2026-01-01"}, "now must be left out without window"),
         ({"binary": False}, r"which column holds the values\? .*'event'"),
         ({"event_weights": {"other": 1e-60}}, "values times their weights are beyond single precision"),
     ],
@@ -233,7 +210,7 @@ def test_numbers_that_are_no_times_of_one_unit_are_refused(
     monkeypatch.setattr(batches, "BATCH_ROWS", batch)
     frame = pl.DataFrame({"user": [1, 2], "item": [1, 2], "time": times})
     with pytest.raises(DataError, match=message):
-        read_interactions(frame, half_life="3d")
+        read_interactions(frame, window="3d")
 
 
 def test_row_without_a_kind_is_bad(tmp_path: Path) -> None:
@@ -253,7 +230,7 @@ def test_values_beyond_single_precision_are_refused() -> None:
 
 @pytest.mark.parametrize("options", [
     {"binary": False}, {"duplicates": "last", "binary": False}, {"window": "300d"},
-    {"window": "300d", "half_life": "90d", "binary": False, "duplicates": "first"},
+    {"window": "300d", "binary": False, "duplicates": "first"},
 ], ids=str)  # fmt: skip
 def test_ranges_and_slices_of_rows_change_nothing(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch

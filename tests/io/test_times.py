@@ -200,13 +200,12 @@ def test_of_several_columns_that_fit_none_is_taken_unless_it_is_named() -> None:
 
 def test_options_about_times_change_no_time() -> None:
     frame = ROWS.with_columns(time=FORMS["text"])
-    assert days_of(read_interactions(frame, half_life="3d")) == LAST
     assert days_of(read_interactions(frame, until="2018-03-10")) == {**LAST, (1, 5): 3}
     assert days_of(read_interactions(frame, window="100d", now="2018-04-01")) == LAST
     assert days_of(read_interactions(frame, window="8d")) == {(1, 5): 9, (2, 5): 2, (3, 6): 4}
     assert days_of(read_interactions(frame, duplicates="first")) == LAST
-    with pytest.raises(ParameterError, match=r"time must be left out with half_life, .*; got False"):
-        read_interactions(frame, time=False, half_life="3d")
+    with pytest.raises(ParameterError, match=r"time must be left out with window, .*; got False"):
+        read_interactions(frame, time=False, window="3d")
 
 
 def test_times_after_the_clock_are_kept_with_one_warning() -> None:

@@ -113,13 +113,9 @@ def test_blind_model_of_timed_data_is_that_of_data_without_times() -> None:
         assert first == other
 
 
-def test_half_life_without_times_and_faded_twice_are_refused() -> None:
+def test_parameters_of_time_without_times_or_out_of_range_are_refused() -> None:
     with pytest.raises(ParameterError, match="half_life must be None for data without times"):
         MRF(half_life="9d").fit(sp.csr_array(random_matrix(4)))
-    frame = pl.DataFrame({"user": [1, 1, 2], "item": [1, 2, 2], "time": [0, 900_000, 10_000]})
-    data = read_interactions(frame, time="time", half_life="1d")
-    with pytest.raises(ParameterError, match="read with a half_life"):
-        MRF(half_life="9d", measure=False).fit(data)
     value: Any
     for value in (0, "nine days", -1, "0d"):
         with pytest.raises(ParameterError, match="half_life"):

@@ -76,7 +76,7 @@ READING: list[dict[str, Any]] = [
     {"event_weights": {"buy": -1.3, "other": 0.7}},
     {"window": "300d"},
     {"window": "300d", "now": "1973-03-03T09:46:40", "event_weights": WEIGHTS},
-    {"half_life": "400d", "now": "1973-03-03T09:46:40", "event_weights": WEIGHTS, "duplicates": "max"},
+    {"event_weights": WEIGHTS, "duplicates": "max"},
 ]
 
 
@@ -208,7 +208,7 @@ def test_new_events_are_read_as_the_first_were() -> None:
 @pytest.mark.parametrize(
     ("options", "counted"),
     [
-        ({"half_life": "10d", "now": "1970-01-21", "min_items": 4}, {10: 1.5, 20: 0.5, 30: 1.0}),
+        ({"window": "15d", "now": "1970-01-21", "min_items": 3}, {10: 1.0, 20: 1.0, 30: 1.0}),
         ({"event_weights": {"view": 0.25, "buy": 1}}, {10: 1.25, 20: 0.25, 30: 0.25}),
         ({"min_value": 4}, {10: 1.0, 30: 1.0}),
         ({"binary": False, "duplicates": "last"}, {10: 1.0, 20: 3.0, 30: 5.0}),
@@ -235,7 +235,6 @@ def test_tables_of_histories_are_read_as_the_first_events_were(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"half_life": "30d"}, "read with half_life, which goes by the latest time"),
         ({"window": "300d", "event_weights": WEIGHTS}, "read with window, which goes by the latest time"),
         ({"min_users": 2}, "read with min_users, which leaves out what"),
         ({"max_history": 1000}, "read with max_history"),
@@ -334,15 +333,14 @@ def test_unknown_users_are_counted_and_somebody_must_stay() -> None:
         model.forget(users)
 
 
-@pytest.mark.parametrize("rule", ["window", "half_life"])
-def test_nobody_is_forgotten_whose_time_may_decide_what_counts(rule: str) -> None:
+def test_nobody_is_forgotten_whose_time_may_decide_what_counts() -> None:
     days = [0, 10, 20, 100]
     rows = {"user": ["a", "b", "c", "d"], "item": [1, 2, 1, 2], "time": [86_400 * day for day in days]}
-    given: dict[str, Any] = {rule: "30d"}
-    model = Popularity().fit(read_interactions(pl.DataFrame(rows), **given))
-    with pytest.raises(DataError, match=f"no user can be removed from data .* with {rule} and without"):
+    model = Popularity().fit(read_interactions(pl.DataFrame(rows), window="30d"))
+    with pytest.raises(DataError, match=r"no user can be removed from data .* with window and without"):
         model.forget("d")
-    fixed = Popularity().fit(read_interactions(pl.DataFrame(rows), **given, now="1970-01-26")).forget("d")
+    data = read_interactions(pl.DataFrame(rows), window="30d", now="1970-01-26")
+    fixed = Popularity().fit(data).forget("d")
     assert "d" not in list(fixed.users_ or [])
 
 

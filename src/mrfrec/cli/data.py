@@ -177,9 +177,9 @@ class Data:
         reading = self.reading
         unused = self._changed("split", "at", "heldout", "hidden", "leave", "min_items", "seed")
         refuse(unused | {name: x for name, x in reading.items() if name in LIMITS}, "--test")
-        if fading := check_reading(reading).following_latest_time:
-            rule = f"given with --test and {fading[0]}, so that all files have the same"
-            raise ParameterError("now", rule, None)
+        options = check_reading(reading)
+        if options.window is not None and options.now is None:
+            raise ParameterError("now", "given with --test and window, so that all files have the same", None)
         others = {name: x for name, x in reading.items() if name != "query"}
         shown = None if self.shown is None else read(self.shown, **others)
         return splits.given(read(self.data, **reading), read(self.test, **others), shown)

@@ -71,7 +71,6 @@ class Derived(NamedTuple):
     only: tuple[str, ...] = ()  # of its parameters; all if empty
     without: tuple[str, ...] = ()
     shows_defaults: bool = True
-    prefixed: tuple[str, ...] = ()  # whose options begin with --model-, since others have their names
 
     def declared(self) -> list[Declared]:
         every = parameters_of(self.source)
@@ -88,7 +87,7 @@ class Derived(NamedTuple):
                 if usual is True:
                     usual = each.name.replace("_", "-") if kind is bool else "yes"
                 help_ += f"  [default: {usual}]"
-            name = self._argument(each)
+            name = f"{each.name}_"
             option = _SPELLED.get(each.name, _dashed(name.removesuffix("_")))
             if kind is bool and "/" not in option and each.default is not False:
                 option += f"/--no-{option.removeprefix('--')}"
@@ -97,11 +96,8 @@ class Derived(NamedTuple):
 
     def take(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the values of those of these options that were typed."""
-        values = [(each, options[self._argument(each)]) for each in self.declared()]
+        values = [(each, options[f"{each.name}_"]) for each in self.declared()]
         return {each.name: _typed(each)[2](value) for each, value in values if value is not None}
-
-    def _argument(self, each: Declared) -> str:
-        return f"model_{each.name}_" if each.name in self.prefixed else f"{each.name}_"
 
 
 @cache

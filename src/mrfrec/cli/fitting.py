@@ -76,7 +76,7 @@ def fit(
       mrfrec fit events.csv -o shop.mrf
       mrfrec fit ratings.csv -o movies.mrf --min-value 4 --items movies.csv --histories
       mrfrec fit 'logs/*.parquet' -o songs.mrf --sparsity 0.005 --memory-limit 8GB
-      mrfrec fit clicks.csv -o shop.mrf --event-weights view=0.2,cart=0.5,buy=1 --half-life 30d
+      mrfrec fit clicks.csv -o shop.mrf --event-weights view=0.2,cart=0.5,buy=1 --half-life 90d
       mrfrec fit postgresql://db/shop --query 'select user_id, sku from orders' -o shop.mrf
       mrfrec fit events.csv -o shop.mrf --params best.json
       mrfrec fit events.csv -o shop.mrf --model 'SLIM: l1=1, l2=50'

@@ -55,7 +55,7 @@ _MRF = Unloaded("models/mrf/model.py", "MRF")
 _MACHINE = Derived(_MRF, ("threads", "memory_limit", "device"), shows_defaults=False)
 Machine = Annotated[dict[str, Any], _MACHINE]
 RankingMachine = Annotated[dict[str, Any], _MACHINE._replace(only=("threads", "device"))]
-ModelParameters = Annotated[dict[str, Any], Derived(_MRF, without=_MACHINE.only, prefixed=("half_life",))]
+ModelParameters = Annotated[dict[str, Any], Derived(_MRF, without=_MACHINE.only)]
 Asked = Annotated[dict[str, Any], Derived(Question, without=("explain",))]
 _SERVED = ("keys", "rate", "origins", "hosts", "root_path", "max_body", "max_batch", "queue", "drain")
 ServedSettings = Annotated[

@@ -121,23 +121,19 @@ class Origin:
 
     def check_can_shrink(self) -> None:
         """Refuse data from which no user can be removed without a trace."""
-        fading = ReadingOptions(**self.rules).following_latest_time
-        if fading:
+        if self.moving_window is not None:
             raise DataError(
-                f"no user can be removed from data that was read with {in_words(fading)} and without "
-                "now: the latest time, which decides the values of pairs, may be theirs. Fit again on the "
-                "other events."
+                "no user can be removed from data that was read with window and without now: the latest "
+                "time, which decides what is left out, may be theirs. Fit again on the other events."
             )
 
     def check_can_grow(self) -> None:
         """Refuse data to which nothing can be added exactly."""
         limits = [name for name in LIMITS if name in self.rules]
-        fading = ReadingOptions(**self.rules).following_latest_time
-        if fading == ["window"] and self.is_binary and self.times is not None:
-            fading = []
+        moves = self.moving_window is not None and not (self.is_binary and self.times is not None)
         why = "leaves out what later events may bring back" if limits else "goes by the latest time"
-        if limits or fading:
+        if limits or moves:
             raise DataError(
-                f"nothing can be added to data that was read with {in_words(limits or fading)}, which "
+                f"nothing can be added to data that was read with {in_words(limits or ['window'])}, which "
                 f"{why}. Fit again on all events."
             )

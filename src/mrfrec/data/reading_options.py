@@ -26,7 +26,6 @@ PARSING = ("on_bad", "separator", "columns", "input_format", "query")
 _CHOICES = {"duplicates": get_args(Duplicates), "on_bad": get_args(OnBad)}
 _SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _MOMENTS = ("now", "since", "until")
-_DURATIONS = ("half_life", "window")
 _LONGEST_SECONDS = 1e6 * 86400
 _EPOCH = datetime(1970, 1, 1)
 
@@ -38,7 +37,6 @@ class ReadingOptions:
     min_value: float | None = None
     binary: bool = True
     event_weights: Mapping[str, float] | None = None
-    half_life: Duration | None = None
     now: Moment | None = None
     since: Moment | None = None
     until: Moment | None = None
@@ -64,12 +62,12 @@ class ReadingOptions:
             object.__setattr__(self, "min_value", number)
         if self.event_weights is not None:
             object.__setattr__(self, "event_weights", _weights_by_kind(self.event_weights))
-        since, until, *_ = map(self.microseconds, ("since", "until", "now", *_DURATIONS))
+        since, until, *_ = map(self.microseconds, ("since", "until", "now", "window"))
         if since is not None and until is not None and until <= since:
             raise ParameterError("until", f"after since, {self.since}", self.until)
-        if self.now is not None and self.half_life is None and self.window is None:
+        if self.now is not None and self.window is None:
             advice = "To leave out later events, use until."
-            raise ParameterError("now", "left out without half_life or window", self.now, advice)
+            raise ParameterError("now", "left out without window", self.now, advice)
         for name in LIMITS:
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), least=0)
@@ -98,7 +96,7 @@ class ReadingOptions:
         value = getattr(self, name)
         if value is None:
             return None
-        return duration(name, value) if name in _DURATIONS else moment(name, value)
+        return duration(name, value) if name == "window" else moment(name, value)
 
     @property
     def uses_values(self) -> bool:
@@ -106,17 +104,12 @@ class ReadingOptions:
 
     @property
     def uses_times(self) -> bool:
-        return any(x is not None for x in (self.half_life, self.window, self.since, self.until))
+        return any(x is not None for x in (self.window, self.since, self.until))
 
     @property
     def rows_have_weights(self) -> bool:
         """Whether a row may count something else than 1."""
-        return not self.binary or self.event_weights is not None or self.half_life is not None
-
-    @property
-    def following_latest_time(self) -> list[str]:
-        """The options by which a later row changes the weight of earlier rows, or leaves them out."""
-        return [] if self.now is not None else [n for n in _DURATIONS if getattr(self, n) is not None]
+        return not self.binary or self.event_weights is not None
 
     def rules(self) -> dict[str, Any]:
         """Return the options by which more rows must be read, without limits, as JSON can hold them."""
@@ -126,8 +119,8 @@ class ReadingOptions:
         rules = {each.name: x for each in kept if (x := getattr(self, each.name)) != each.default}
         for name in rules.keys() & {*_MOMENTS}:
             rules[name] = str(np.datetime64(self.microseconds(name), "us"))
-        for name in rules.keys() & {*_DURATIONS}:
-            rules[name] = f"{(self.microseconds(name) or 0) / 1e6:.6f}s"
+        if self.window is not None:
+            rules["window"] = f"{(self.microseconds('window') or 0) / 1e6:.6f}s"
         return rules
 
     def limits(self) -> dict[str, Any]:

@@ -1,6 +1,5 @@
-"""Weigh events by kind and by age, and select them by time; times are microseconds since 1970."""
+"""Weigh events by kind, and select them by time; times are microseconds since 1970."""
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,7 +12,6 @@ from mrfrec.errors import DataError
 from mrfrec.io.columns import name_list
 
 OTHER = "other"  # the name under which a weight counts for all kinds that are not named
-OLDEST = 20  # half-lives after which a row fades no more: it counts a millionth, and its item stays seen
 
 
 def weights_of_kinds(column: pl.Series, kinds: Mapping[str, float], where: str) -> pl.Series:
@@ -47,14 +45,3 @@ def are_recent(times: Times, options: ReadingOptions, latest: int) -> npt.NDArra
         return np.ones(len(times), np.bool_)
     now = options.microseconds("now")
     return times > (latest if now is None else now) - window
-
-
-def weights_of_ages(times: Times, options: ReadingOptions, latest: int) -> npt.NDArray[np.float64]:
-    """Return the weight of each row by its age; `latest` is the latest time that `since` and `until` keep.
-
-    Weights stop falling after `OLDEST` half-lives: else the values of old pairs would be 0 in single
-    precision, and their items would be recommended to their users again.
-    """
-    now = options.microseconds("now")
-    ages = np.maximum((latest if now is None else now) - times, 0)
-    return np.exp2(-np.minimum(ages / (options.microseconds("half_life") or math.inf), OLDEST))

@@ -57,7 +57,6 @@ class RowReader:
     def __init__(self, options: ReadingOptions | None = None) -> None:
         self.options = options or ReadingOptions()
         self._or_skip = "" if options is None else _OR_SKIP
-        self._goes_by_age = self.options.half_life is not None or self.options.window is not None
         self.users = IdNumbering("user")
         self.items = IdNumbering("item")
         self.is_binary = not self.options.rows_have_weights  # whether every pair counts 1
@@ -112,7 +111,7 @@ class RowReader:
 
     def _append(self, rows: dict[str, npt.NDArray[Any]]) -> None:
         """Keep rows, except those that the window leaves out whatever rows come later."""
-        if self._goes_by_age:
+        if self.options.window is not None:
             times = rows["time"]
             self._latest = max(self._latest, int(times.max()))
             recent = event_weights.are_recent(times, self.options, self._latest)
@@ -201,24 +200,11 @@ class RowReader:
         if not self._rows.size:
             raise self._nothing_left()
         rows = self._rows
-        if self._goes_by_age and self.options.now is None:
-            _log.info("now is %s, the latest time that was read", str(np.datetime64(self._latest, "us"))[:19])
         if self.options.window is not None:
+            if self.options.now is None:
+                latest = np.datetime64(self._latest, "us")
+                _log.info("now is %s, the latest time that was read", str(latest)[:19])
             rows.keep(lambda some: event_weights.are_recent(rows["time"][some], self.options, self._latest))
-        if self.options.half_life is not None:
-            if "value" not in rows:
-                rows.fill("value", np.float32)
-            faded = 0
-            for some in rows.slices():
-                ages = event_weights.weights_of_ages(rows["time"][some], self.options, self._latest)
-                rows["value"][some] = _product(rows["value"][some], ages, "the table")
-                faded += int((ages == 2.0**-event_weights.OLDEST).sum())
-            if faded:
-                _log.info(
-                    "%s of %s rows are older than %d half-lives: they count a millionth, and their items are "
-                    "not recommended again. Give window=… (--window) to leave such rows out.",
-                    f"{faded:,}", f"{rows.size:,}", event_weights.OLDEST,
-                )  # fmt: skip
         if "value" not in rows:
             rows.fill("value", np.bool_ if self.is_binary else np.float32)
         if "time" in rows:

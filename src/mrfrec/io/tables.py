@@ -52,7 +52,6 @@ def read_interactions(
     event: str | None = None,
     event_weights: Mapping[str, float] | None = None,
     time: str | bool | None = None,
-    half_life: Duration | None = None,
     now: Moment | None = None,
     since: Moment | None = None,
     until: Moment | None = None,
@@ -105,16 +104,14 @@ def read_interactions(
         `Interactions.times`. A column that is only recognised is left out, and the log says so, if some row
         has no time; one that is named, or recognised with True, must have a time in each row. With False, no
         times are read.
-    half_life
-        Let rows count half after this time: "30d", "12h", "2w". A `timedelta` is allowed, too.
     now
-        Time from which ages are measured, by default the latest time in the data. Later rows count in full.
+        Time from which `window` is measured, by default the latest time in the data.
     since
         Leave out rows before this time: "2026-11-16", "2026-11-16T10:30:00". A `datetime` is allowed, too.
     until
         Leave out rows at this time and later.
     window
-        Leave out rows that are older than this at `now`: "365d".
+        Leave out rows that are older than this at `now`: "365d", "12h", "2w". A `timedelta` is allowed, too.
     duplicates
         Combine several rows of one user and item: "sum" what they count, take the largest ("max"), the "last"
         or the "first" in the order of the table, or raise an "error". "max" and "first" pass over rows of
@@ -224,9 +221,7 @@ def _check_time(time: object, options: ReadingOptions) -> None:
     if not isinstance(time, str | bool | None):
         raise ParameterError("time", "the name of a column, True, False or None", time)
     if time is False and options.uses_times:
-        raise ParameterError(
-            "time", "left out with half_life, window, since or until, which need times", time
-        )
+        raise ParameterError("time", "left out with window, since or until, which need times", time)
 
 
 def _refuse_unused(named: Mapping[str, str | None], options: ReadingOptions) -> None:

@@ -644,7 +644,7 @@ class Recommender(Parameterized, ABC):
 
         Gives the same model, to the bit, as a fit with these parameters on all events at once; values that
         the first fit has measured are among them. A loaded model must have been saved
-        with `include_histories=True`. Data that was read with `half_life`, `max_history`, `min_users` or
+        with `include_histories=True`. Data that was read with `max_history`, `min_users` or
         `min_items`, or with values and `window`, may take no more events: see the guide.
 
         Parameters
@@ -682,7 +682,7 @@ class Recommender(Parameterized, ABC):
 
         Gives the same model as a fit on the events of the other users, without items that only the removed
         users had. Save the model afterwards: earlier copies still hold the users. A warning counts users who
-        are not in the data. Data read with `window` or `half_life` needs a fixed `now`.
+        are not in the data. Data read with `window` needs a fixed `now`.
 
         Parameters
         ----------

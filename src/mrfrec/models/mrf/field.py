@@ -158,7 +158,6 @@ class GaussianField(Linear):
         names = [name for name in ("l2", *STARTS) if getattr(self, name) == "auto"]
         void = {"rank_weight": self.rank == 0, "feature_weight": data.features is None}
         void |= dict.fromkeys(TIMES, data.times is None)
-        void["half_life"] |= data.origin is not None and "half_life" in data.origin.rules  # faded already
         void["pause"] |= self.recency != "auto"
         return [name for name in names if not void.get(name)]
 
@@ -212,12 +211,8 @@ class GaussianField(Linear):
         advice = "Name the column of times when reading (time=…), or give fit(X, times=…)."
         if self.order not in ("auto", 0.0) and data.times is None:
             raise ParameterError("order", "0 for data without times", self.order, advice)
-        if self.half_life not in ("auto", None):
-            if data.times is None:
-                raise ParameterError("half_life", "None for data without times", self.half_life, advice)
-            if data.origin is not None and "half_life" in data.origin.rules:
-                rule = "None for data that was read with a half_life"
-                raise ParameterError("half_life", rule, self.half_life, "It would fade twice.")
+        if self.half_life not in ("auto", None) and data.times is None:
+            raise ParameterError("half_life", "None for data without times", self.half_life, advice)
         return data.times
 
     def _fit(self, data: "Interactions", context: FitContext) -> MRFWeights:
