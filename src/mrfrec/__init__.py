@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mrfrec import datasets, evaluation, models, nightly, paper, service
     from mrfrec.data.interactions import Interactions
     from mrfrec.io.features import read_item_features
+    from mrfrec.io.item_table import read_item_table
     from mrfrec.io.locks import locked
     from mrfrec.io.tables import read_interactions
     from mrfrec.models.compiling import compile_ahead
@@ -46,6 +47,7 @@ __all__ = [
     "paper",
     "read_interactions",
     "read_item_features",
+    "read_item_table",
     "register",
     "service",
 ]
@@ -63,6 +65,7 @@ _HOMES = {
     "register": "models.registry",
     "read_interactions": "io.tables",
     "read_item_features": "io.features",
+    "read_item_table": "io.item_table",
 }
 
 

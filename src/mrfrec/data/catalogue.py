@@ -11,7 +11,8 @@ import numpy.typing as npt
 from mrfrec.checks import counted
 from mrfrec.core.rows import Rows
 from mrfrec.data.features import ItemFeatures
-from mrfrec.data.ids import Id, Ids, Texts, positions_in
+from mrfrec.data.ids import Id, Ids, Texts, positions_in, shortened
+from mrfrec.data.item_table import ItemTable
 from mrfrec.data.provenance import Origin
 from mrfrec.data.search import NameIndex
 from mrfrec.errors import DataError
@@ -42,6 +43,7 @@ class Catalogue:
     popularity: npt.NDArray[np.int64]  # users of each item
     n_users: int
     features: ItemFeatures | None = None
+    table: ItemTable | None = None  # of the same items
 
     def __getstate__(self) -> dict[str, Any]:  # without cached properties
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -113,11 +115,6 @@ def name_with_id(item: Id, title: str | None) -> str:
     """Return "title [id]", or the id of an item that has no other title."""
     name = shortened(str(item), 80)
     return f"{title} [{name}]" if title and title != name else name
-
-
-def shortened(text: str, most: int) -> str:
-    """Cut a text to a number of characters, an ellipsis included."""
-    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
 
 @dataclass(frozen=True)

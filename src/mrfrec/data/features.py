@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.data.ids import Ids, Places, Texts
+from mrfrec.data.item_table import ItemTable
 from mrfrec.errors import DataError
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class ItemFeatures:
         Titles of the items, if a column holds titles.
     weight
         How much a feature counts in the model it was fitted with.
+    table
+        All columns of the table as they are, of its items; a model keeps them in `catalogue.table`.
     """
 
     items: Ids
@@ -77,6 +80,7 @@ class ItemFeatures:
     columns: Mapping[str, Encoding]
     titles: Texts | None = None
     weight: float = 0.0
+    table: ItemTable | None = None
 
     def __repr__(self) -> str:
         read = ", ".join(f"{name} ({encoding.kind})" for name, encoding in self.columns.items())
@@ -86,7 +90,7 @@ class ItemFeatures:
         """Return the features of these items, in their order; leave out other items."""
         place = items.find(list(self.items), "item")
         matrix = self._placed(np.arange(len(self.names)), place, self.values, len(items))
-        return replace(self, items=items, matrix=matrix, titles=None)
+        return replace(self, items=items, matrix=matrix, titles=None, table=None)
 
     def named_like(self, known: "ItemFeatures") -> "ItemFeatures":
         """Return these features with the names and entries of those of a fit; leave out all others."""
@@ -100,7 +104,7 @@ class ItemFeatures:
         number = {name: row for row, name in enumerate(known.names)}
         rows = np.array([number.get(name, -1) for name in self.names])
         matrix = self._placed(rows, np.arange(len(self.items)), known.values, len(self.items))
-        return replace(known, items=self.items, matrix=matrix, titles=self.titles)
+        return replace(known, items=self.items, matrix=matrix, titles=self.titles, table=self.table)
 
     def _placed(self, row: Places, column: Places, values: npt.NDArray[np.float64], m: int) -> "sp.csr_array":
         """Return the matrix with feature f in row[f] and item i in column[i]; leave out those with −1."""

@@ -1,5 +1,6 @@
 """Interactions: a matrix of users × items and the ids of its rows and columns."""
 
+import copy
 import hashlib
 import logging
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,7 @@ from mrfrec.data.catalogue import DataSize
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.heldout import only_entries
 from mrfrec.data.ids import Id, Ids, Places, Texts
+from mrfrec.data.item_table import ItemTable
 from mrfrec.data.provenance import Origin
 from mrfrec.data.times import Times, times_of_pairs
 from mrfrec.errors import DataError
@@ -94,6 +96,7 @@ class Interactions:
             made = times_of_pairs(times, matrix, self.matrix)
             self.origin = Origin.of_matrix(self.matrix.data, self.users, self.items, made)
         self.features: ItemFeatures | None = None
+        self.table: ItemTable | None = None  # of any items, in any order
 
     @property
     def n_users(self) -> int:
@@ -155,6 +158,14 @@ class Interactions:
         out.left_out = self.left_out
         out.library = self.library
         out.origin = self.origin
+        out.table = self.table
+        return out
+
+    def with_table(self, table: ItemTable) -> "Interactions":
+        """Return these interactions with a table of items, which a model keeps; it may give them titles."""
+        out = copy.copy(self)
+        out.table = table
+        out.titles = table.titles_for(self.items, self.titles)
         return out
 
     def with_features(self, features: ItemFeatures) -> "Interactions":
@@ -185,6 +196,7 @@ class Interactions:
         wide = sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], len(items)))
         out = self._derived(wide, self.users, items, titles)
         out.features = features.over(items)
+        out.table = features.table or self.table
         return out
 
     def without_unused_items(self) -> "Interactions":

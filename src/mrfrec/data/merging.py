@@ -87,6 +87,7 @@ def add(old: Interactions, new: Interactions) -> Interactions:
         origin = origin.only(keep)
     out = Interactions(matrix, users, items, titles, copy=False)
     out.library, out.origin = old.library, origin
+    out.table = new.table or old.table
     if old.features is None:
         return out
     return out.with_features(old.features.of_table_items(old.titles, old.popularity))  # its items stay
@@ -110,6 +111,7 @@ def without_users(data: Interactions, places: npt.NDArray[np.integer[Any]]) -> I
         matrix[:, kept], data.users.subset(np.flatnonzero(stays)), data.items.subset(kept), titles, copy=False
     )
     out.library, out.origin = data.library, origin.only(keep)
+    out.table = data.table
     out.features = None if data.features is None else data.features.over(out.items)
     return out
 

@@ -384,6 +384,7 @@ def by_hash(
     kept = keep_pairs(X, data.users, data.items, data.titles, trained)
     training = Interactions(*kept, times=None if times is None else as_moments(times[trained]), copy=False)
     training.features = None if data.features is None else data.features.over(training.items)
+    training.table = data.table
     if data.times is not None and data.origin is not None:
         training.origin = data.origin.only(trained)
     items = np.flatnonzero(np.bincount(X.indices[trained], minlength=data.n_items))
@@ -485,7 +486,7 @@ def _only_pairs(data: Interactions, keep: npt.NDArray[np.bool_]) -> Interactions
     times = None if data.times is None else data.times[keep]
     X = only_entries(data.matrix, keep)
     changed = Interactions(X, data.users, data.items, data.titles, times=as_moments(times), copy=False)
-    changed.features = data.features
+    changed.features, changed.table = data.features, data.table
     changed.library = data.library
     return changed
 

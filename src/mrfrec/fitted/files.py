@@ -17,6 +17,7 @@ from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, DataSize, Training
 from mrfrec.data.features import Encoding, ItemFeatures
 from mrfrec.data.ids import Ids, Texts
+from mrfrec.data.item_table import COLUMN_KINDS, Column, ItemTable
 from mrfrec.data.provenance import Origin
 from mrfrec.data.reading_options import RULES
 from mrfrec.errors import ModelFileError, ParameterError
@@ -59,6 +60,8 @@ def save(
     if (features := catalogue.features) is not None:
         columns = {name: asdict(encoding) for name, encoding in features.columns.items()}
         facts["features"] = {"columns": columns, "weight": features.weight}
+    if (table := catalogue.table) is not None:
+        facts["table"] = [{"name": name, "kind": kind} for name, kind in table.kinds.items()]
     if notes is not None:
         if not isinstance(notes, Mapping):
             raise ParameterError("notes", "a mapping that JSON can hold, or None", notes)
@@ -130,6 +133,7 @@ def read_fitted(
         titles = read_texts(arrays, "titles")
     popularity = shaped(arrays, "popularity", len(items), kind="i").bound(data["users"] + 1).read()
     features = read_features(arrays, items, facts["features"]) if "features" in facts else None
+    table = read_table(arrays, items, facts["table"]) if "table" in facts else None
     source = None
     if facts["histories"]:
         # Only the arrays it needs, so that a pickled model holds each array once.
@@ -139,7 +143,7 @@ def read_fitted(
         kind=kind,
         parameters=parameters,
         learned=learned,
-        catalogue=Catalogue(items, titles, popularity, data["users"], features),
+        catalogue=Catalogue(items, titles, popularity, data["users"], features, table),
         size=DataSize(*(data[name] for name in DataSize._fields)),
         usual_value=mean_value,
         rules=rules,
@@ -154,14 +158,68 @@ def read_fitted(
 
 
 def catalogue_arrays(catalogue: Catalogue) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of the items: ids, titles, popularity, features."""
+    """Return the arrays of the items: ids, titles, popularity, features, and the columns of their table."""
     arrays = {"popularity": catalogue.popularity, **_id_arrays("items", catalogue.items)}
     if catalogue.titles is not None:
         arrays |= _text_arrays("titles", catalogue.titles)
     if (features := catalogue.features) is not None:
         arrays |= {"features.ptr": features.matrix.indptr, "features.items": features.matrix.indices}
         arrays |= {"features.values": features.values, **_text_arrays("features.names", features.names)}
+    if catalogue.table is not None:
+        for number, column in enumerate(catalogue.table.columns.values()):
+            arrays |= {f"table.{number}.{name}": array for name, array in _column_arrays(column).items()}
     return arrays
+
+
+def _column_arrays(column: Column) -> dict[str, npt.NDArray[Any]]:
+    flags_as_bytes = column.values.view(np.uint8) if column.kind == "flag" else column.values
+    arrays = {"values": flags_as_bytes}
+    if column.kind != "text" and column.missing.any():
+        arrays["missing"] = column.missing.view(np.uint8)
+    if column.texts is not None:
+        arrays |= _text_arrays("texts", column.texts)
+    return arrays if column.ptr is None else {**arrays, "ptr": column.ptr}
+
+
+def read_table(arrays: Mapping[str, Stored], items: Ids, facts: Any) -> ItemTable:
+    """Read the table of items."""
+    columns = {str(each["name"]): _read_column(arrays, f"table.{n}", len(items), each["kind"])
+               for n, each in enumerate(facts)}  # fmt: skip
+    if len(columns) < len(facts):
+        raise KeyError("table")
+    return ItemTable(items, columns)
+
+
+def _read_column(arrays: Mapping[str, Stored], name: str, m: int, kind: Any) -> Column:
+    types = {"number": (np.int64, np.float64), "flag": (np.uint8,), "time": (np.int64,)}
+    stored = arrays[f"{name}.values"]
+    if kind not in COLUMN_KINDS or stored.array.dtype not in types.get(kind, (np.int32,)):
+        raise stored.damaged()
+    texts = ptr = None
+    if kind in ("text", "list"):
+        texts = read_texts(arrays, f"{name}.texts")
+    if kind == "list":
+        codes = stored.bound(len(texts or ())).read()
+        ptr = _starts(arrays[f"{name}.ptr"], len(codes))
+    if stored.array.shape != (m,) if ptr is None else len(ptr) != m + 1 or stored.array.ndim != 1:
+        raise stored.damaged()
+    values = _flags(stored) if kind == "flag" else stored.read()
+    if kind == "text":
+        assert texts is not None
+        if len(values) and not -1 <= values.min() <= values.max() < len(texts):
+            raise stored.damaged()
+        return Column(kind, values, values < 0, texts)
+    missing = np.zeros(m, np.bool_)
+    if f"{name}.missing" in arrays:
+        missing = _flags(shaped(arrays, f"{name}.missing", m, kind="u"))
+    return Column(kind, values, missing, texts, ptr)
+
+
+def _flags(stored: Stored) -> npt.NDArray[np.bool_]:
+    values = stored.read()
+    if (values > 1).any():
+        raise stored.damaged()
+    return values.astype(np.bool_)
 
 
 def read_features(arrays: Mapping[str, Stored], items: Ids, facts: Mapping[str, Any]) -> ItemFeatures:

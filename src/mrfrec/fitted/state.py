@@ -4,6 +4,7 @@ A fit, a file, an update and new items each make such a value, and a model holds
 value once: it is of one model, whatever other threads do to that model meanwhile.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -119,11 +120,12 @@ class FittedState:
     ) -> Self:
         """Return the state of a model of this kind that was fitted to the data with these parameters."""
         size, features = data.size, learned.used_features(data.features)
+        table = None if data.table is None else data.table.over(data.items)
         return cls(
             kind=kind,
             parameters=parameters,
             learned=learned,
-            catalogue=Catalogue(data.items, data.titles, data.popularity, size.users, features),
+            catalogue=Catalogue(data.items, data.titles, data.popularity, size.users, features, table),
             size=size,
             usual_value=1.0 if size.binary else float(np.abs(data.matrix.data).mean(dtype=np.float64)),
             rules=rules_of_matrix(size.binary) if data.origin is None else data.origin.rules,
@@ -172,12 +174,16 @@ class FittedState:
         from mrfrec.data.interactions import Interactions
 
         if isinstance(self.source, Interactions):
-            return self.source
+            if self.source.table is self.catalogue.table:
+                return self.source
+            data = copy.copy(self.source)
+            data.table, data.titles = self.catalogue.table, self.catalogue.titles  # which may be newer
+            return data
         training = self.training_for(purpose, "Fit it again, and")
         matrix = training.histories.matrix().astype(np.float32)
         catalogue = self.catalogue
         data = Interactions(matrix, training.users, catalogue.items, catalogue.titles, copy=False)
-        data.origin, data.features = training.origin, catalogue.features
+        data.origin, data.features, data.table = training.origin, catalogue.features, catalogue.table
         return data
 
     @cached_property

@@ -21,6 +21,7 @@ POSSIBLE_TIME = "possible time"  # role of a column whose name fits, which is le
 FEATURE = "feature "  # prefix of the roles of columns of features
 INT64_MAX = np.iinfo(np.int64).max
 _LISTS = (list, tuple, np.ndarray)
+_PLAIN = ({bool}, {int}, {float}, {int, float})  # types of the values of a column
 EXACT = 2**53  # floats below this represent whole numbers exactly
 POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 UNREADABLE = (*POLARS_ERRORS, ArithmeticError, OSError, RuntimeError, TypeError, ValueError)
@@ -115,9 +116,13 @@ def batch_of(
         if isinstance(values, pl.Series):
             series[role] = values
         elif role.startswith(FEATURE) and any(isinstance(x, _LISTS) for x in values):
-            cells = (x if isinstance(x, _LISTS) else [] if x is None else [x] for x in values)
-            lists = [[str(part) for part in cell if part is not None] for cell in cells]
+            cells = (x if x is None or isinstance(x, _LISTS) else [x] for x in values)
+            lists = [None if x is None else [str(part) for part in x if part is not None] for x in cells]
             series[role] = pl.Series(lists, dtype=pl.List(pl.String))
+        elif role.startswith(FEATURE) and {type(x) for x in values if x is not None} in _PLAIN:
+            kinds = {type(x) for x in values}
+            number = pl.Float64 if float in kinds else pl.Int128
+            series[role] = pl.Series(values, dtype=pl.Boolean if bool in kinds else number, strict=False)
         elif role not in ID_ROLES:
             plain = [int(x) if role == "value" and isinstance(x, bool) else x for x in values]
             series[role] = pl.Series([None if x is None else str(x) for x in plain], dtype=pl.String)

@@ -92,10 +92,12 @@ def find_title(table: Source, item: str) -> str | None:
 
 
 def find_titles(table: Source, item: str | None, title: str | None) -> dict[str, str]:
-    """Return the columns of a table of items that hold ids and titles."""
+    """Return the columns of a table of items that hold ids and titles; other columns may do without these."""
     named = None if title is None else _named(table, "title", title)
     ids = find_item(table, item if item in table.columns else None, title)
     titles = named or find_title(table, ids)
+    if titles is None and len(table.columns) > 1:
+        return {"item": ids}
     if titles is None:
         raise _unclear(table, "title", _NAMES_IN_ITEM_TABLE)
     if titles == ids:

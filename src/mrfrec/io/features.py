@@ -1,13 +1,10 @@
 """Read features of items from a table: categories, lists, words, numbers and flags."""
 
-import json
 import logging
-import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,25 +13,34 @@ import scipy.sparse as sp
 
 from mrfrec.checks import warn
 from mrfrec.data.features import KINDS, Encoding, ItemFeatures, Kind, rarity
-from mrfrec.data.ids import Ids, Texts, first_titles
-from mrfrec.data.reading_options import ReadingOptions
+from mrfrec.data.ids import Ids, Texts
+from mrfrec.data.item_table import ColumnKind, ItemTable
 from mrfrec.data.search import words_of
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.batches import FEATURE, reading
-from mrfrec.io.columns import find_item, find_title, name_list
-from mrfrec.io.row_reader import RowReader
-from mrfrec.io.sources import open_sources
+from mrfrec.io.batches import reading
+from mrfrec.io.item_table import (
+    FALSE,
+    SEPARATORS,
+    TRUE,
+    column_kinds,
+    joined_texts,
+    parts_of_list,
+    read_item_rows,
+    separator_of,
+    share_of_true,
+    table_beside,
+)
 
 _log = logging.getLogger("mrfrec")
 
-_SEPARATORS = ("|", ";", ",")
 _SECONDS_PER_YEAR = 31_556_952  # on average
 _BINS = 10  # of numbers, each with about as many items
 _FEWEST_ITEMS = 2  # that have a feature
 _MOST_ITEMS = 0.25  # that have a feature, as a share of all
 _MOST_PAIRS = 2e9  # of items with a feature in common: more would take longer than most data
-_TRUE = ["true", "yes", "y", "t", "1", "1.0"]
-_FALSE = ["false", "no", "n", "f", "0", "0.0"]
+_TABLE_KINDS: dict[Kind, ColumnKind] = {
+    "category": "text", "words": "text", "list": "list", "number": "number", "flag": "flag",
+}  # fmt: skip
 
 FeatureColumns = Mapping[str, Kind] | Sequence[str]
 
@@ -82,16 +88,24 @@ def read_item_features(
 
 
 def read_more_features(
-    source: object, known: ItemFeatures, item: str | None = None, *, query: str | None = None
+    source: object,
+    known: ItemFeatures,
+    item: str | None = None,
+    *,
+    query: str | None = None,
+    kinds: Mapping[str, ColumnKind] | None = None,
 ) -> ItemFeatures:
-    """Read features of other items by the names and rules of the known ones; leave out unknown features."""
+    """Read features of other items by the names and rules of the known ones; leave out unknown features.
+
+    `kinds` are those of the columns of the table of items, as it is known.
+    """
     if isinstance(source, ItemFeatures):
         for name, value in (("item", item), ("query", query)):
             if value is not None:
                 raise ParameterError(name, "None for features that were read already", value)
         return source.named_like(known)
     try:
-        table = _read_table(source, item, list(known.columns), query)
+        table = _read_table(source, item, list(known.columns), query, kinds)
     except ParameterError as error:
         raise DataError(f"{error} The features of the fit have this column.") from None
     entries = _entries(table, known.columns)
@@ -113,7 +127,7 @@ class _FeatureTable(NamedTuple):
     place: npt.NDArray[np.int32]  # position of the item of each row
     columns: Mapping[str, pl.Series]  # texts, or lists of texts
     kinds: Mapping[str, Kind | None]  # of each column of features; None where the values decide
-    titles: Texts | None
+    table: ItemTable
 
     def refuse(self, column: str, odd: pl.Series, rule: str) -> None:
         """Raise an error with the first odd cell, if there is one."""
@@ -128,44 +142,20 @@ class _FeatureTable(NamedTuple):
 
 
 def _read_table(
-    source: object, item: str | None, columns: FeatureColumns | None, query: str | None
+    source: object,
+    item: str | None,
+    columns: FeatureColumns | None,
+    query: str | None,
+    known: Mapping[str, ColumnKind] | None = None,
 ) -> _FeatureTable:
-    kinds = _kinds(columns)
-    sources = open_sources(source, ReadingOptions(query=query))
-    first = sources[0]
-    of_ids = find_item(first, item)
-    others = [column for column in first.columns if column != of_ids]
-    for column in kinds or ():
-        if column not in others:
-            raise ParameterError("columns", f"columns of {first.name}: {name_list(others)}", column)
-    if not others:
-        raise DataError(f"{first.name} has no column of features beside {of_ids!r}.")
-    kinds = kinds or dict.fromkeys(others)
-    title = find_title(first, of_ids)
-    roles = {FEATURE + name: name for name in (*kinds, *([] if title is None else [title]))}
-    rows = RowReader()
-    codes: list[npt.NDArray[np.int32]] = []
-    batches: list[pl.DataFrame] = []
-    for each in sources:
-        for name in (of_ids, *roles.values()):
-            if name not in each.columns:
-                raise DataError(f"{each.name} has no column {name!r}, which other files have.")
-        for batch in rows.good_rows(each, {"item": of_ids, **roles}):
-            codes.append(rows.items.encode(batch["item"], each, of_ids))
-            batches.append(batch)
-    place = np.concatenate([np.empty(0, np.int32), *codes])
-    if not len(place):
-        raise DataError(f"{first.name} has no items.")
-    rows.items.finish(place)
-    cells = {
-        name: _joined_column([batch[role] for batch in batches], f"{first.name}, column {name!r}")
-        for role, name in roles.items()
-    }
-    _check_that_rows_agree(first.name, rows.items.ids, place, {name: cells[name] for name in kinds})
-    titles = None
-    if title is not None and cells[title].dtype != pl.List:
-        titles = first_titles(len(rows.items.ids), zip(place.tolist(), cells[title], strict=True))
-    return _FeatureTable(first.name, rows.items.ids, place, cells, kinds, titles)
+    named = column_kinds(columns, KINDS)
+    rows = read_item_rows(source, item, query, list(named or ()))
+    kinds: dict[str, Kind | None] = named or dict.fromkeys(rows.cells)
+    cells = {name: joined_texts(rows.cells[name], f"{rows.name}, column {name!r}") for name in kinds}
+    _check_that_rows_agree(rows.name, rows.items, rows.place, cells)
+    of_columns = known or {name: _TABLE_KINDS[kind] for name, kind in kinds.items() if kind}
+    table = table_beside(rows, of_columns)
+    return _FeatureTable(rows.name, rows.items, rows.place, cells, kinds, table)
 
 
 def _check_that_rows_agree(
@@ -184,45 +174,6 @@ def _check_that_rows_agree(
                 f"{table}, column {name!r} must have one value for each item; the rows of {item!r} differ. "
                 'Put several values into one cell, such as "Action|Comedy".'
             )
-
-
-def _kinds(columns: FeatureColumns | None) -> dict[str, Kind | None] | None:
-    if columns is None:
-        return None
-    are_names = isinstance(columns, Iterable) and not isinstance(columns, str)
-    if not are_names or not columns or not all(isinstance(column, str) for column in columns):
-        rule = "a list of columns, or a mapping from columns to kinds"
-        raise ParameterError("columns", rule, columns)
-    kinds: dict[str, Any] = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(columns)
-    for column, kind in kinds.items():
-        if kind is not None and kind not in KINDS:
-            raise ParameterError("columns", f"of the kinds {', '.join(KINDS)}", f"{column}={kind}")
-    return kinds
-
-
-def _joined_column(batches: list[pl.Series], where: str) -> pl.Series:
-    """Join the batches of a column as texts, or as lists of texts if some cells are lists."""
-    with reading(where):
-        parts = [_as_texts(batch, where) for batch in batches]
-        if any(part.dtype == pl.List for part in parts):
-            parts = [
-                part if part.dtype == pl.List else pl.select(pl.concat_list(part)).to_series()
-                for part in parts
-            ]
-        return pl.concat(parts)
-
-
-def _as_texts(cells: pl.Series, where: str) -> pl.Series:
-    """Return cells as texts or lists of texts; 5.0 becomes 5: missing cells turn integers into floats."""
-    if cells.dtype in (pl.List, pl.Array):
-        return cells.cast(pl.List(pl.String))
-    if cells.dtype.is_nested():
-        raise DataError(f"{where} must hold text, numbers, times or lists; it is {cells.dtype}.")
-    is_float = cells.dtype.is_float()
-    texts = (
-        cells.cast(pl.Float64).cast(pl.String).str.strip_suffix(".0") if is_float else cells.cast(pl.String)
-    )
-    return pl.select(pl.when(texts.str.strip_chars() != "").then(texts)).to_series()
 
 
 def _entries(table: _FeatureTable, encodings: Mapping[str, Encoding]) -> pl.DataFrame:
@@ -249,7 +200,9 @@ def _features(
     matrix = sp.csr_array(
         (values[row], (row, known["place"].to_numpy())), shape=(len(names), len(table.items))
     )
-    return ItemFeatures(table.items, matrix, names, values, dict(encodings), table.titles)
+    return ItemFeatures(
+        table.items, matrix, names, values, dict(encodings), table.table.titles, table=table.table
+    )
 
 
 def _encoding(table: _FeatureTable, name: str, kind: Kind | None) -> Encoding:
@@ -258,7 +211,7 @@ def _encoding(table: _FeatureTable, name: str, kind: Kind | None) -> Encoding:
     is_text = column.dtype == pl.String
     kind = kind or (_kind_of(column) if is_text else "list")
     if kind == "list":
-        return Encoding("list", separator=_separator(column) or "," if is_text else None)
+        return Encoding("list", separator=separator_of(column, SEPARATORS) or "," if is_text else None)
     if not is_text:
         rule = f"list for {table.name}, column {name!r}, whose cells are lists"
         raise ParameterError("columns", rule, kind)
@@ -276,28 +229,14 @@ def _encoding(table: _FeatureTable, name: str, kind: Kind | None) -> Encoding:
 def _kind_of(text: pl.Series) -> Kind:
     if text.str.contains(r"^\[.*\]$").all():
         return "list"
-    if text.str.to_lowercase().is_in([*_TRUE[:4], *_FALSE[:4]]).all():
+    if text.str.to_lowercase().is_in([*TRUE[:4], *FALSE[:4]]).all():
         return "flag"
     if _parsed(text).is_not_null().all():
         return "number"
-    if _separator(text) is not None:
+    if separator_of(text, SEPARATORS) is not None:
         return "list"
-    several_words = _share_of_true(text.str.strip_chars().str.contains(r"\s")) >= 0.5
+    several_words = share_of_true(text.str.strip_chars().str.contains(r"\s")) >= 0.5
     return "words" if several_words and 2 * text.n_unique() > len(text) else "category"
-
-
-def _share_of_true(flags: pl.Series) -> float:
-    return float(flags.sum()) / max(len(flags), 1)
-
-
-def _separator(text: pl.Series) -> str | None:
-    """Return the separator of lists: many cells have it, and the parts repeat, unlike those of sentences."""
-    for mark in _SEPARATORS:
-        if _share_of_true(text.str.contains(mark, literal=True)) >= 0.1:
-            parts = text.str.split(mark).explode().str.strip_chars()
-            if len(parts) >= 5 * parts.n_unique():
-                return mark
-    return None
 
 
 def _parsed(text: pl.Series) -> pl.Series:
@@ -329,22 +268,13 @@ def _names_of_features(table: _FeatureTable, name: str, encoding: Encoding) -> l
         return [[] if x is None else [names[bisect_right(encoding.edges, x)]] for x in numbers]
     if kind == "flag":
         flags = column.str.to_lowercase()
-        table.refuse(name, ~flags.is_in([*_TRUE, *_FALSE]).fill_null(True), "true or false")
-        return [["yes"] if flag else [] for flag in flags.is_in(_TRUE)]
+        table.refuse(name, ~flags.is_in([*TRUE, *FALSE]).fill_null(True), "true or false")
+        return [["yes"] if flag else [] for flag in flags.is_in(TRUE)]
     if kind == "words":
         return [_words_and_pairs(words_of(text or "").split()) for text in column]
     if kind == "category":
         return [_folded([text or ""]) for text in column]
-    return [_folded(_parts_of_list(text or "", encoding.separator or ",")) for text in column]
-
-
-def _parts_of_list(text: str, mark: str) -> list[str]:
-    """Return the parts of a list that is text: a|b, or in brackets, as JSON or not."""
-    if not re.fullmatch(r"\[.*\]", text, re.DOTALL):
-        return text.split(mark)
-    with suppress(ValueError, RecursionError):
-        return [str(part) for part in json.loads(text) if part is not None]
-    return [part.strip("\"' ") for part in text[1:-1].split(mark)]
+    return [_folded(parts_of_list(text or "", encoding.separator or ",")) for text in column]
 
 
 def _folded(parts: Iterable[str]) -> list[str]:

@@ -24,6 +24,7 @@ from mrfrec.data.reading_options import FORMATS, Format, ReadingOptions
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io import batches as tables
 from mrfrec.io.batches import (
+    FEATURE,
     POLARS_ERRORS,
     POSSIBLE_TIME,
     Roles,
@@ -297,7 +298,9 @@ def _series(column: "nw.Series[Any]", role: str) -> pl.Series | list[Any]:
         return pl.Series(native)
     if column.dtype.is_float() or (column.dtype.is_integer() and column.null_count() == 0):
         return pl.Series(column.to_numpy(), nan_to_null=True)
-    if role in ("time", POSSIBLE_TIME) and isinstance(column.dtype, nw.Datetime):
+    if (role in ("time", POSSIBLE_TIME) or role.startswith(FEATURE)) and isinstance(
+        column.dtype, nw.Datetime
+    ):
         if column.dtype.time_zone is not None:
             column = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
         return pl.Series(column.to_numpy())

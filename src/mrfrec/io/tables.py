@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import scipy.sparse as sp
 
@@ -19,12 +20,14 @@ from mrfrec.core.progress import Progress
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Id, Ids, Texts, first_titles
 from mrfrec.data.interactions import Interactions, keep_pairs
+from mrfrec.data.item_table import ItemTable
 from mrfrec.data.provenance import Origin
 from mrfrec.data.reading_options import Duplicates, Duration, Format, Moment, OnBad, ReadingOptions
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.batches import POSSIBLE_TIME, Source, reading
+from mrfrec.io.batches import FEATURE, POSSIBLE_TIME, Source, reading
 from mrfrec.io.columns import check_that_rows_may_be_counted, find_roles, find_titles, name_list
 from mrfrec.io.id_numbering import without_fractions
+from mrfrec.io.item_table import ItemRows, table_beside
 from mrfrec.io.row_reader import RowReader
 from mrfrec.io.sources import open_sources
 
@@ -87,7 +90,8 @@ def read_interactions(
     title
         Column of the items' titles. Of several titles of one item, the first in alphabetical order is taken.
     items
-        Another table, of the items and their titles. It has any of the forms of `source`.
+        Another table, of the items, their titles and further columns. It has any of the forms of `source`. A
+        model keeps the columns, for filters.
     min_value
         Leave out rows with a value below this: 4 for ratings of 4 and more.
     binary
@@ -156,12 +160,15 @@ def read_interactions(
             raise DataError(f"no interactions are left: all {len(keep):,} pairs have a value that is 0.")
         matrix, users, item_ids, titles = keep_pairs(matrix, users, item_ids, titles, keep)
         origin = replace(origin.only(keep), sets_to_zero=True)
+    table = None
     if items is not None:
-        titles = _titles_from(items, item_ids, item, title, rows)
+        table = _table_of_items(items, item_ids, item, title, rows)
+        titles = _first(table.titles, len(item_ids))
     out = Interactions(matrix, users, item_ids, titles, copy=False)
     out.skipped = rows.skipped
     out.library = library
     out.origin = origin
+    out.table = table
     return out.filtered(**options.limits())
 
 
@@ -201,7 +208,10 @@ def read_events(
     _refuse_unused({"value": value, "event": event}, reading_options)
     rows, library = _read_rows(source, named, items, reading_options, progress)
     events = rows.to_events(reading_options.duplicates)
-    titles = events.titles if items is None else _titles_from(items, events.items, item, title, rows)
+    titles = events.titles
+    if items is not None:
+        table = _table_of_items(items, events.items, item, title, rows)
+        titles = _first(table.titles, len(events.items))
     return replace(events, titles=titles, skipped=rows.skipped, library=library)
 
 
@@ -342,16 +352,36 @@ def _id_texts(batch: pl.DataFrame, role: str, source: Source, known: Ids) -> pl.
     return without_fractions(texts, role) if source.is_text and not known.is_text else texts
 
 
-def _titles_from(table: object, items: Ids, item: str | None, title: str | None, rows: RowReader) -> Texts:
-    """Look up the titles of these items in a table of items, comparing ids as text."""
+def _table_of_items(
+    table: object, items: Ids, item: str | None, title: str | None, rows: RowReader
+) -> ItemTable:
+    """Read a table of items, these items first, with their ids as text."""
     places = {str(name): place for place, name in enumerate(items)}
-    named = (
-        (places.get(name, -1), text)
-        for source in open_sources(table)
-        for batch in rows.good_rows(source, find_titles(source, item, title), prefix="items: ")
-        for name, text in zip(_id_texts(batch, "item", source, items), batch["title"], strict=True)
-    )
-    titles = first_titles(len(items), named)
-    if titles is None:
+    kept: list[npt.NDArray[np.int32]] = []
+    cells: dict[str, list[pl.Series]] = {}
+    named: list[tuple[int, str | None]] = []
+    sources = open_sources(table)
+    for source in sources:
+        roles = find_titles(source, item, title)
+        others = {FEATURE + name: name for name in source.columns if name != roles["item"]}
+        for batch in rows.good_rows(source, {**roles, **others}, prefix="items: "):
+            names = _id_texts(batch, "item", source, items)
+            found = np.array([places.setdefault(name, len(places)) for name in names], np.int32)
+            if "title" in roles:
+                named += zip(found.tolist(), batch["title"], strict=True)
+            kept.append(found)
+            for role, name in others.items():
+                cells.setdefault(name, []).append(batch[role])
+    place = np.concatenate(kept)
+    if not (place < len(items)).any():
         raise DataError("the table of items names none of the items that were used: are the ids the same?")
-    return titles
+    cells = {name: parts for name, parts in cells.items() if len(parts) == len(kept)}  # that all files have
+    titles = first_titles(len(places), named)
+    ids = Ids.of(list(places), "item")
+    return table_beside(ItemRows(sources[0].name, ids, place, cells, sources[0].is_text, titles), {})
+
+
+def _first(titles: Texts | None, count: int) -> Texts | None:
+    """Return the first titles; None if these are empty."""
+    kept = [] if titles is None else titles[:count]
+    return Texts.of(kept) if any(kept) else None

@@ -65,7 +65,7 @@ def typed_columns(
                 (~small.is_finite() | ((small == 0) & (number != 0)), "beyond single precision"),
             ]
         elif role == "time":
-            moment = _parsed_times(raw, table) if is_text else raw
+            moment = parsed_times(raw, table.name) if is_text else raw
             if moment.dtype.is_temporal():
                 # The infinities of PostgreSQL have no year, and cannot be shown.
                 beyond = ~moment.dt.year().is_between(1, 9999).fill_null(moment.is_null())
@@ -94,7 +94,7 @@ def typed_columns(
     return pl.DataFrame(columns), faults
 
 
-def _parsed_times(raw: pl.Series, table: Source) -> pl.Series:
+def parsed_times(raw: pl.Series, name: str) -> pl.Series:
     """Parse texts as numbers or dates, null where they are neither.
 
     Only dates in ISO 8601 are recognised: 01/12 may be in January or in December.
@@ -115,5 +115,5 @@ def _parsed_times(raw: pl.Series, table: Source) -> pl.Series:
     if dates.null_count() == len(dates):
         return whole if whole.null_count() == number.null_count() else number
     if number.null_count() < len(number):
-        raise DataError(f"{table.name}: {MIXED_TIMES}")
+        raise DataError(f"{name}: {MIXED_TIMES}")
     return dates

@@ -137,6 +137,7 @@ class Recommender(Parameterized, ABC):
         client: Any = None,
         measured: "Measured | None" = None,
         item_features: object = None,
+        items: object = None,
     ) -> Self:
         """Fit the model. A fit that fails or is interrupted leaves the model as it was.
 
@@ -165,7 +166,11 @@ class Recommender(Parameterized, ABC):
         item_features
             A table of items and their features, in any form that `read_item_features` reads, or what that
             returns: an `MRF` then also knows items that nobody has used.
+        items
+            A table of items whose columns filters can use, in any form that `read_item_table` reads, or what
+            that returns. By default that of `item_features`, or the one that gave the data its titles.
         """
+        from mrfrec.io.item_table import as_item_table
         from mrfrec.io.tables import as_interactions
 
         if y is not None:
@@ -178,6 +183,8 @@ class Recommender(Parameterized, ABC):
         interactions = as_interactions(data, times)
         if item_features is not None:
             interactions = self._with_features(interactions, item_features)
+        if items is not None:
+            interactions = interactions.with_table(as_item_table(items))
         if reuse is not None and reuse.setdefault("data", interactions) is not interactions:
             raise DataError("reuse holds results of other data: pass the same Interactions to every fit.")
         matrix, size = interactions.matrix, interactions.size
@@ -200,6 +207,26 @@ class Recommender(Parameterized, ABC):
         if not learned.timings:  # a model that counts no stages
             learned = replace(learned, timings={"total": time.perf_counter() - start})
         self._fitted = FittedState.of_data(interactions, learned, type(self).__name__, parameters)
+        return self
+
+    def set_items(self, items: object) -> Self:
+        """Replace the table of items without a fit: `catalogue.table`, whose columns filters can use.
+
+        Nothing else changes, but that items without a title get that of the table. Items that the model does
+        not know are passed over. Save the model afterwards.
+
+        Parameters
+        ----------
+        items
+            As in `fit`.
+        """
+        from mrfrec.io.item_table import as_item_table
+
+        fitted, table = self.fitted_, as_item_table(items)
+        old = fitted.catalogue
+        titles = table.titles_for(old.items, old.titles)
+        catalogue = replace(old, table=table.over(old.items), titles=titles)
+        self._fitted = replace(fitted, catalogue=catalogue, file_hash="")
         return self
 
     def _with_features(self, data: "Interactions", item_features: object) -> "Interactions":

@@ -22,8 +22,7 @@ from starlette.responses import HTMLResponse, Response
 
 from mrfrec.answers.question import Question
 from mrfrec.answers.reasons import explanations
-from mrfrec.data.catalogue import shortened
-from mrfrec.data.ids import Id
+from mrfrec.data.ids import Id, shortened
 from mrfrec.models.recommender import Recommender
 from mrfrec.service import answers
 from mrfrec.service.api import position

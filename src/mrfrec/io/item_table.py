@@ -1,0 +1,344 @@
+"""Read the table of items: for each column its type, and for each item one value."""
+
+import json
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from mrfrec.data.ids import Ids, Texts, first_titles
+from mrfrec.data.item_table import COLUMN_KINDS, Column, ColumnKind, ItemTable
+from mrfrec.data.reading_options import ReadingOptions
+from mrfrec.errors import DataError, ParameterError
+from mrfrec.io.batches import FEATURE, reading
+from mrfrec.io.columns import find_item, find_title, name_list
+from mrfrec.io.row_reader import RowReader
+from mrfrec.io.sources import open_sources
+from mrfrec.io.typed_columns import parsed_times
+
+_log = logging.getLogger("mrfrec")
+
+SEPARATORS = ("|", ";", ",")
+TRUE = ["true", "yes", "y", "t", "1", "1.0"]
+FALSE = ["false", "no", "n", "f", "0", "0.0"]
+_NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"  # 007 is a code
+_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ].*)?$"
+
+TableColumns = Mapping[str, ColumnKind] | Sequence[str]
+
+
+def read_item_table(
+    source: object,
+    item: str | None = None,
+    *,
+    columns: TableColumns | None = None,
+    query: str | None = None,
+) -> ItemTable:
+    """Read a table of items, with a row for each item, whose columns filters and quotas can use.
+
+    Empty cells are missing values. Several rows of one item must agree.
+
+    Parameters
+    ----------
+    source
+        A path, a URL or a data frame, as for `read_interactions`.
+    item
+        Column of the items, if its name does not tell.
+    columns
+        The columns to keep, by default all: a list of names, or a mapping from names to kinds. "text" is one
+        value, "list" several ("red|blue", or a list), "number" a number, "flag" true or false, and "time" a
+        date or a time, UTC if it names no zone. Without a kind, the type of a column tells; in a text file,
+        the values do.
+    query
+        SQL that reads from a database: "select sku, brand, price, stock > 0 as in_stock from products".
+    """
+    kinds = column_kinds(columns, COLUMN_KINDS)
+    rows = read_item_rows(source, item, query, list(kinds or ()))
+    wanted = kinds or dict.fromkeys(rows.cells)
+    made = {name: _column(rows, name, kind) for name, kind in wanted.items()}
+    table = ItemTable(rows.items, made, rows.titles)
+    _log.info("%s: %s", rows.name, table)
+    return table
+
+
+def as_item_table(items: object) -> ItemTable:
+    """Return a table of items that was read, or read it."""
+    return items if isinstance(items, ItemTable) else read_item_table(items)
+
+
+class ItemRows(NamedTuple):
+    """Rows of a table of items as they were read."""
+
+    name: str
+    items: Ids
+    place: npt.NDArray[np.int32]  # position of the item of each row
+    cells: Mapping[str, list[pl.Series]]  # the batches of each column
+    is_text: bool  # whether cells are text because a text file has no types
+    titles: Texts | None
+
+
+def read_item_rows(source: object, item: str | None, query: str | None, needed: Sequence[str]) -> ItemRows:
+    """Read all columns of a table of items; raise if one that is needed is not there."""
+    sources = open_sources(source, ReadingOptions(query=query))
+    first = sources[0]
+    of_ids = find_item(first, item)
+    others = [column for column in first.columns if column != of_ids]
+    for column in needed:
+        if column not in others:
+            raise ParameterError("columns", f"columns of {first.name}: {name_list(others)}", column)
+    if not others:
+        raise DataError(f"{first.name} has no column beside {of_ids!r}.")
+    title = find_title(first, of_ids)
+    rows = RowReader()
+    codes: list[npt.NDArray[np.int32]] = []
+    cells: dict[str, list[pl.Series]] = {name: [] for name in others}
+    for each in sources:
+        for name in (of_ids, *others):
+            if name not in each.columns:
+                raise DataError(f"{each.name} has no column {name!r}, which other files have.")
+        for batch in rows.good_rows(each, {"item": of_ids, **{FEATURE + name: name for name in others}}):
+            codes.append(rows.items.encode(batch["item"], each, of_ids))
+            for column, batches in cells.items():
+                batches.append(batch[FEATURE + column])
+    place = np.concatenate([np.empty(0, np.int32), *codes])
+    if not len(place):
+        raise DataError(f"{first.name} has no items.")
+    rows.items.finish(place)
+    titles = None
+    if title is not None:
+        texts = joined_texts(cells[title], f"{first.name}, column {title!r}")
+        if texts.dtype != pl.List:
+            titles = first_titles(len(rows.items.ids), zip(place.tolist(), texts, strict=True))
+    return ItemRows(first.name, rows.items.ids, place, cells, first.is_text, titles)
+
+
+def table_beside(rows: ItemRows, kinds: Mapping[str, ColumnKind | None]) -> ItemTable:
+    """Return the table of rows that were read for features or titles.
+
+    Columns that cannot be kept, such as those in which rows of one item differ, are left out; the log says
+    why.
+    """
+    made = {}
+    for name in rows.cells:
+        try:
+            made[name] = _column(rows, name, kinds.get(name))
+        except DataError as error:
+            _log.info("a column is not kept for filters: %s", error)
+    return ItemTable(rows.items, made, rows.titles)
+
+
+def column_kinds(columns: Any, kinds: Sequence[str]) -> dict[str, Any] | None:
+    """Return the kind of each column that was named, or None; None without names."""
+    if columns is None:
+        return None
+    are_names = isinstance(columns, Iterable) and not isinstance(columns, str)
+    if not are_names or not columns or not all(isinstance(column, str) for column in columns):
+        rule = "a list of columns, or a mapping from columns to kinds"
+        raise ParameterError("columns", rule, columns)
+    named: dict[str, Any] = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(columns)
+    for column, kind in named.items():
+        if kind is not None and kind not in kinds:
+            raise ParameterError("columns", f"of the kinds {', '.join(kinds)}", f"{column}={kind}")
+    return named
+
+
+# ── typed columns ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _column(rows: ItemRows, name: str, kind: ColumnKind | None) -> Column:
+    """Return the value of each item; refuse rows of one item that differ."""
+    where = f"{rows.name}, column {name!r}"
+    with reading(where):
+        column = _typed(_joined(rows.cells[name], where), kind, rows.is_text, where)
+    known = np.flatnonzero(~column.missing)[::-1]
+    first = np.full(len(rows.items), -1)
+    first[rows.place[known]] = known  # of several rows, the first that has a value
+    others = known[first[rows.place[known]] != known]
+    for row, same in zip(others.tolist(), first[rows.place[others]].tolist(), strict=True):
+        if not np.array_equal(_cell(column, row), _cell(column, same)):
+            item = rows.items[int(rows.place[row])]
+            raise DataError(f"{where} must have one value for each item; the rows of {item!r} differ.")
+    return column.at(first)
+
+
+def _cell(column: Column, row: int) -> npt.NDArray[Any]:
+    span = slice(row, row + 1) if column.ptr is None else slice(*column.ptr[row : row + 2].tolist())
+    return column.values[span]
+
+
+def _joined(batches: list[pl.Series], where: str) -> pl.Series:
+    """Join the batches of a column: as they are if they have one type, else as numbers or texts."""
+    parts = [part for part in batches if part.dtype != pl.Null] or [part.cast(pl.String) for part in batches]
+    types = {part.dtype for part in parts}
+    if len(types) > 1 and all(kind.is_numeric() for kind in types):
+        parts = [part.cast(pl.Float64) for part in parts]
+    elif len(types) > 1:
+        return joined_texts(batches, where)
+    return pl.concat([part if part.dtype != pl.Null else part.cast(parts[0].dtype) for part in batches])
+
+
+def _typed(cells: pl.Series, kind: ColumnKind | None, is_text: bool, where: str) -> Column:
+    if cells.dtype == pl.String:
+        cells = pl.select(pl.when(cells.str.strip_chars() != "").then(cells)).to_series()
+    kind = kind or _kind_of(cells, is_text, where)
+    if kind in ("text", "list"):
+        return _coded(as_texts(cells, where), kind, where)
+    odd = cells
+    if kind == "number":
+        cells = _numbers(cells)
+    elif kind == "flag":
+        cells = _flags(cells, where)
+    elif cells.dtype == pl.String:
+        cells = parsed_times(cells, where)
+    missing = cells.is_null()
+    if (wrong := missing & odd.is_not_null()).any():
+        got = odd.filter(wrong)[0]
+        raise DataError(f"{where} must hold a {kind} in each cell; got {got!r}.")
+    if kind == "time":
+        if not cells.dtype.is_temporal():
+            raise DataError(f"{where} must hold dates or times, such as 2026-11-16.")
+        if not cells.drop_nulls().dt.year().is_between(1, 9999).all():
+            raise DataError(f"{where} must hold times in the years 1 to 9999.")
+        cells = cells.cast(pl.Datetime("us")).dt.epoch("us")
+    filled = cells.fill_null(False if kind == "flag" else 0)
+    return Column(kind, filled.to_numpy(), missing.to_numpy())
+
+
+def _numbers(cells: pl.Series) -> pl.Series:
+    """Return numbers: as int64 if all are whole and fit; null where they are none."""
+    if cells.dtype == pl.String:
+        cells = cells.str.strip_chars()
+        whole = cells.cast(pl.Int64, strict=False)
+        cells = whole if whole.null_count() == cells.null_count() else cells.cast(pl.Float64, strict=False)
+    if cells.dtype.is_integer():
+        whole = cells.cast(pl.Int64, strict=False)
+        if whole.null_count() == cells.null_count():
+            return whole
+    if not (cells.dtype.is_numeric() or cells.dtype == pl.Boolean):
+        return pl.Series([None] * len(cells), dtype=pl.Float64)
+    numbers = cells.cast(pl.Float64)
+    return pl.select(pl.when(numbers.is_finite()).then(numbers)).to_series()
+
+
+def _flags(cells: pl.Series, where: str) -> pl.Series:
+    if cells.dtype == pl.Boolean:
+        return cells
+    texts = as_texts(cells, where)
+    if texts.dtype == pl.List:
+        return pl.Series([None] * len(cells), dtype=pl.Boolean)
+    texts = texts.str.strip_chars().str.to_lowercase()
+    true, false = texts.is_in(TRUE), texts.is_in(FALSE)
+    return pl.select(pl.when(true).then(True).when(false).then(False)).to_series()
+
+
+def _kind_of(cells: pl.Series, is_text: bool, where: str) -> ColumnKind:
+    """Return the kind of a column by its type; of text, dates and lists are told by the values."""
+    kind = cells.dtype
+    if kind == pl.Boolean:
+        return "flag"
+    if kind.is_numeric():
+        return "number"
+    if kind in (pl.Date, pl.Datetime):
+        return "time"
+    if kind in (pl.List, pl.Array):
+        return "list"
+    if kind != pl.String:
+        raise DataError(f"{where} must hold texts, numbers, flags, times or lists; it is {kind}.")
+    texts = cells.drop_nulls().str.strip_chars()
+    if not len(texts):
+        return "text"
+    if is_text and texts.str.to_lowercase().is_in([*TRUE[:2], *FALSE[:2]]).all():
+        return "flag"
+    if is_text and texts.str.contains(_NUMBER).all():
+        return "number"
+    if texts.str.contains(_DATE).all():
+        with suppress(DataError):
+            if not parsed_times(texts, where).null_count():
+                return "time"
+    is_list = texts.str.contains(r"^\[.*\]$").all() or separator_of(texts, SEPARATORS[:2]) is not None
+    return "list" if is_list else "text"
+
+
+def _coded(cells: pl.Series, kind: ColumnKind, where: str) -> Column:
+    """Return texts or lists as codes of the different texts."""
+    if kind == "text":
+        if cells.dtype == pl.List:
+            raise DataError(f"{where} must hold a text in each cell; it holds lists.")
+        texts, codes = _codes(cells)
+        return Column("text", codes, cells.is_null().to_numpy(), texts)
+    missing = cells.is_null().to_numpy()
+    if cells.dtype != pl.List:
+        mark = separator_of(cells.drop_nulls(), SEPARATORS) or "|"
+        parts = [[part.strip() for part in parts_of_list(text or "", mark)] for text in cells]
+        cells = pl.Series([[part for part in each if part] for each in parts], dtype=pl.List(pl.String))
+    row = np.repeat(np.arange(len(cells)), cells.list.len().fill_null(0).to_numpy())
+    flat = cells.list.explode(empty_as_null=False, keep_nulls=False)
+    texts, codes = _codes(flat)
+    row, codes = row[codes >= 0], codes[codes >= 0]
+    both = np.unique(row * max(len(texts), 1) + codes)  # ascending and distinct
+    row, codes = np.divmod(both, max(len(texts), 1))
+    ptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(cells)))]).astype(np.int64)
+    return Column("list", codes.astype(np.int32), missing, texts, ptr)
+
+
+def _codes(texts: pl.Series) -> tuple[Texts, npt.NDArray[np.int32]]:
+    """Return the different texts in ascending order, and the position of each among them, −1 for null."""
+    codes = texts.rank("dense").cast(pl.Int32).fill_null(0).to_numpy() - 1
+    return Texts.of(texts.drop_nulls().unique().sort()), codes.astype(np.int32)
+
+
+# ── cells as text ─────────────────────────────────────────────────────────────────────────────────
+
+
+def joined_texts(batches: list[pl.Series], where: str) -> pl.Series:
+    """Join the batches of a column as texts, or as lists of texts if some cells are lists."""
+    with reading(where):
+        parts = [as_texts(batch, where) for batch in batches]
+        if any(part.dtype == pl.List for part in parts):
+            parts = [
+                part if part.dtype == pl.List else pl.select(pl.concat_list(part)).to_series()
+                for part in parts
+            ]
+        return pl.concat(parts)
+
+
+def as_texts(cells: pl.Series, where: str) -> pl.Series:
+    """Return cells as texts or lists of texts; 5.0 becomes 5: missing cells turn integers into floats."""
+    if cells.dtype in (pl.List, pl.Array):
+        return cells.cast(pl.List(pl.String))
+    if cells.dtype.is_nested():
+        raise DataError(f"{where} must hold text, numbers, times or lists; it is {cells.dtype}.")
+    is_float = cells.dtype.is_float()
+    texts = (
+        cells.cast(pl.Float64).cast(pl.String).str.strip_suffix(".0") if is_float else cells.cast(pl.String)
+    )
+    return pl.select(pl.when(texts.str.strip_chars() != "").then(texts)).to_series()
+
+
+def share_of_true(flags: pl.Series) -> float:
+    """Return the share of true values."""
+    return float(flags.sum()) / max(len(flags), 1)
+
+
+def separator_of(text: pl.Series, marks: Sequence[str]) -> str | None:
+    """Return the separator of lists: many cells have it, and the parts repeat, unlike those of sentences."""
+    for mark in marks:
+        if share_of_true(text.str.contains(mark, literal=True)) >= 0.1:
+            parts = text.str.split(mark).explode().str.strip_chars()
+            if len(parts) >= 5 * parts.n_unique():
+                return mark
+    return None
+
+
+def parts_of_list(text: str, mark: str) -> list[str]:
+    """Return the parts of a list that is text: a|b, or in brackets, as JSON or not."""
+    if not re.fullmatch(r"\[.*\]", text, re.DOTALL):
+        return text.split(mark)
+    with suppress(ValueError, RecursionError):
+        return [str(part) for part in json.loads(text) if part is not None]
+    return [part.strip("\"' ") for part in text[1:-1].split(mark)]
