@@ -6,7 +6,9 @@ cyclic order, as the documentation of `core/pattern.py` says.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import date, datetime
 from typing import Any
 
 import numpy as np
@@ -438,6 +440,41 @@ def recommend(
     ranked = sorted(possible, key=lambda i: (-scores[i], -popularity[i], i))[:k]
     informed = [any(x[j] * B[j, i] != 0 for j in range(len(x))) for i in range(len(x))]
     return [(i, float(scores[i]), "model" if informed[i] else "popular") for i in ranked]
+
+
+def holds(row: dict[str, Any], where: dict[str, Any]) -> bool:
+    """Whether all conditions hold of a row, whose missing values are None; days are dates or datetimes."""
+    return all(_holds(row.get(column), condition) for column, condition in where.items())
+
+
+def _holds(x: Any, condition: Any) -> bool:
+    if isinstance(condition, tuple):
+        condition = {word: y for word, y in zip(("least", "most"), condition, strict=True) if y is not None}
+    if not isinstance(condition, dict):
+        condition = {"any": condition if isinstance(condition, list) else [condition]}
+    if "missing" in condition:
+        others = {word: y for word, y in condition.items() if word != "missing"}
+        return (x is None) == condition["missing"] and (not others or _holds(x, others))
+    if x is None:
+        return False
+    values = x if isinstance(x, list) else [x]
+
+    def same(v: Any, y: Any) -> bool:
+        return bool(v.date() == y) if type(v) is datetime and type(y) is date else bool(v == y)
+
+    def day(v: Any, y: Any) -> Any:
+        return v.date() if type(v) is datetime and type(y) is date else v
+
+    tests: dict[str, Callable[[Any], bool]] = {
+        "any": lambda ys: any(same(v, y) for v in values for y in ys),
+        "none": lambda ys: not any(same(v, y) for v in values for y in ys),
+        "all": lambda ys: all(y in values for y in ys),
+        "least": lambda y: day(x, y) >= y,
+        "most": lambda y: day(x, y) <= y,
+        "above": lambda y: day(x, y) > y,
+        "below": lambda y: day(x, y) < y,
+    }
+    return all(tests[word](y) for word, y in condition.items())
 
 
 # ── accuracy ──────────────────────────────────────────────────────────────────────────────────────

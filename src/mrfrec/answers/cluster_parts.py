@@ -43,7 +43,7 @@ def recommend_in_parts(
     check_client(client)
     people = people.asked_at(question.at)
     filters = check_question(fitted, people, question)
-    unfiltered = replace(question, allow=None, exclude=None)  # `filters` holds both
+    unfiltered = replace(question, allow=None, exclude=None, where=None)  # `filters` holds them
     without_data = replace(fitted, source=None)  # the people have their histories
     users = len(people)
     size = max(min(_USERS_OF_A_PART, _ROWS_OF_A_PART // question.k), 1)
@@ -65,7 +65,9 @@ def recommend_in_parts(
         )
         rows = count_rows(folder.glob("part-*.parquet"))
     if rows < question.k * users:
-        question.warn_of_few(f"there are {rows:,} rows and not k={question.k} for each of {users:,} users")
+        question.warn_of_few(
+            f"there are {rows:,} rows and not k={question.k} for each of {users:,} users", filters.left
+        )
     return rows
 
 

@@ -1,16 +1,18 @@
-"""Which items may be recommended: `allow` and `exclude`, for everybody or for each user."""
+"""Which items may be recommended: `allow`, `exclude` and `where`, for everybody or for each user."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mrfrec.answers.people import People, UnknownIds, find_ids, rows_of_pairs
-from mrfrec.answers.question import ItemFilter
+from mrfrec.answers.question import ItemFilter, Question
+from mrfrec.answers.where import Where, is_by_user, mask_of
 from mrfrec.checks import warn
 from mrfrec.core.rows import Rows
+from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.ids import Id, Ids, as_list
 from mrfrec.errors import ParameterError
 from mrfrec.fitted.scorers import items_of
@@ -33,13 +35,19 @@ class Filters:
     excluded: Rows | None = None  # for each person
     allowed: Mapping[int, npt.NDArray[Any]] = field(default_factory=dict)  # by row; others may get any item
     unknown: tuple[UnknownIds, ...] = ()
+    left: int | None = None  # items that `where` leaves for everybody
 
     @classmethod
-    def of(cls, people: People, items: Ids, allow: ItemFilter, exclude: ItemFilter) -> "Filters":
-        """Look up the ids of `allow` and `exclude`: a list for everybody, or a mapping from users to lists.
+    def of(cls, people: People, catalogue: Catalogue, question: Question) -> "Filters":
+        """Look up what `allow`, `exclude` and `where` say: for everybody, or in a mapping from users.
 
         In a mapping, None stands for everybody.
         """
+        filters = cls._of_ids(people, catalogue.items, question.allow, question.exclude)
+        return filters._where(people, catalogue, question.where)
+
+    @classmethod
+    def _of_ids(cls, people: People, items: Ids, allow: ItemFilter, exclude: ItemFilter) -> "Filters":
         if allow is None and exclude is None:
             return cls()
         read: dict[str, Any] = {}  # fields of the result
@@ -64,6 +72,31 @@ class Filters:
             unknown += others + missing
         return cls(**read, unknown=unknown)
 
+    def _where(self, people: People, catalogue: Catalogue, where: Where) -> "Filters":
+        """Return these filters, and items for which `where` does not hold left out."""
+        if where is None:
+            return self
+        if not isinstance(where, Mapping) or not is_by_user(where):
+            where = {None: where}
+        hidden, left, allowed = self.hidden, None, dict(self.allowed)
+        if (kept := mask_of(where[None], catalogue)) is not None:
+            left = int(kept.sum())
+            hidden = ~kept if hidden is None else hidden | ~kept
+        rows, others = _rows_of_users(where, people.names, "where")
+        of_condition: dict[str, npt.NDArray[Any]] = {}  # many users may share one
+        for user, condition in where.items():
+            if user not in rows or condition is None:
+                continue
+            found = of_condition.get(text := repr(condition))
+            if found is None:
+                mask = mask_of(condition, catalogue)
+                assert mask is not None
+                found = of_condition[text] = np.flatnonzero(mask)
+            for row in rows[user]:
+                both = allowed.get(row)
+                allowed[row] = found if both is None else np.intersect1d(both, found, assume_unique=True)
+        return replace(self, hidden=hidden, allowed=allowed, unknown=self.unknown + others, left=left)
+
     def hide(self, start: int, histories: Rows, exclude_seen: bool) -> Rows | None:
         """Return the items hidden from each person of a batch, which begins at the row `start`."""
         seen = histories if exclude_seen else None
@@ -85,20 +118,13 @@ class Filters:
         return {row - start: self.allowed[row] for row in rows if row in self.allowed}
 
 
-def _pairs_of_users(
+def _rows_of_users(
     by_user: Mapping[Any, Any], names: Ids, parameter: str
-) -> tuple[npt.NDArray[Any], list[Id], tuple[UnknownIds, ...]]:
-    """Return the rows of people and their item ids, pair by pair, and the users who are not asked about."""
+) -> tuple[dict[Id, list[int]], tuple[UnknownIds, ...]]:
+    """Return the rows of the users who are asked about, and those who are not."""
     rows: dict[Id, list[int]] = {}
-    for row, name in enumerate(names if by_user.keys() - {None} else ()):
-        if name in by_user:
-            rows.setdefault(name, []).append(row)
-    owners: list[int] = []
-    ids: list[Id] = []
-    others: list[Id] = []
-    for user, items in by_user.items():
-        if user is None:
-            continue
+    users = [user for user in by_user if user is not None]
+    for user in users:
         if not isinstance(user, str if names.is_text else int | np.integer):
             raise ParameterError(
                 parameter,
@@ -106,11 +132,25 @@ def _pairs_of_users(
                 user,
                 "Rows of a list of histories are numbered from 0. For everybody, give a list of item ids.",
             )
+    for row, name in enumerate(names if users else ()):
+        if name in by_user:
+            rows.setdefault(name, []).append(row)
+    others = [user for user in users if user not in rows]
+    return rows, (UnaskedUsers(f"users of {parameter}", others, len(users)),) if others else ()
+
+
+def _pairs_of_users(
+    by_user: Mapping[Any, Any], names: Ids, parameter: str
+) -> tuple[npt.NDArray[Any], list[Id], tuple[UnknownIds, ...]]:
+    """Return the rows of people and their item ids, pair by pair, and the users who are not asked about."""
+    rows, others = _rows_of_users(by_user, names, parameter)
+    owners: list[int] = []
+    ids: list[Id] = []
+    for user, items in by_user.items():
+        if user is None:
+            continue
         listed = as_list(items, "item", f"{parameter}[{user!r}]")
-        if user not in rows:
-            others.append(user)
         for row in rows.get(user, ()):
             owners += [row] * len(listed)
             ids += listed
-    unasked = UnaskedUsers(f"users of {parameter}", others, len(by_user.keys() - {None}))
-    return np.array(owners, np.int64), ids, (unasked,) if others else ()
+    return np.array(owners, np.int64), ids, others

@@ -5,7 +5,8 @@ from dataclasses import dataclass, fields
 from datetime import date
 from typing import Any
 
-from mrfrec.checks import check_count, check_flag, check_number, warn
+from mrfrec.answers.where import Where, check_where
+from mrfrec.checks import check_count, check_flag, check_number, counted, warn
 from mrfrec.data.reading_options import Moment, moment
 from mrfrec.options import option
 
@@ -35,6 +36,8 @@ class Question:
         None, "When the question is asked, if not at the last event: 2026-11-16 or 2026-11-16T10:30:00."
     )
 
+    where: Where = option(None, "Recommend only items of which this is true: price < 50 AND in_stock.")
+
     def __post_init__(self) -> None:
         checked = {
             "k": check_count("k", self.k, _LIMITS["k"]["least"]),
@@ -42,6 +45,7 @@ class Question:
             "novelty": check_novelty(self.novelty),
             "explain": check_count("explain", self.explain, _LIMITS["explain"]["least"]),
             "at": check_at(self.at),
+            "where": check_where(self.where),
         }
         self.__dict__.update(checked)  # numbers of numpy become plain ones
 
@@ -50,10 +54,14 @@ class Question:
         rows = len(lengths) * self.k * (1 + self.explain)
         return rows + (sum(lengths) * self.k // 100 if self.explain else 0)
 
-    def warn_of_few(self, shortage: str) -> None:
-        """Warn that there are fewer than k items, and why; `shortage` says for how many users."""
-        why = "allowed" if self.allow is not None else "not excluded"
-        warn(f"{shortage}: no more items are left that they have not seen and that are {why}.")
+    def warn_of_few(self, shortage: str, left: int | None = None) -> None:
+        """Warn that there are fewer than k items, and why; `shortage` says for how many users.
+
+        `left` is how many items `where` leaves, if it holds for everybody.
+        """
+        why = "allowed" if self.allow is not None or self.where is not None else "not excluded"
+        text = "" if left is None else f" where leaves {counted(left, 'item')}."
+        warn(f"{shortage}: no more items are left that they have not seen and that are {why}.{text}")
 
 
 _LIMITS: Mapping[str, Mapping[str, Any]] = {each.name: each.metadata for each in fields(Question)}

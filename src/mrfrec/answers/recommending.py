@@ -40,7 +40,7 @@ def check_question(
     """Refuse a question that the model cannot answer, and look up the items it allows and excludes."""
     if question.explain:
         check_explains(fitted)
-    filters = Filters.of(people, fitted.catalogue.items, question.allow, question.exclude)
+    filters = Filters.of(people, fitted.catalogue, question)
     for each in (*people.unknown, *filters.unknown):
         each.warn() if unknown is None else unknown.append(each)
     added_novelty(fitted, question.novelty)
@@ -82,7 +82,7 @@ def ranked(
         if progress is not None:
             progress("recommending", done, len(people))
     if short and warns:
-        question.warn_of_few(f"{short:,} of {len(people):,} users get fewer than k={k} items")
+        question.warn_of_few(f"{short:,} of {len(people):,} users get fewer than k={k} items", filters.left)
 
 
 def as_table(

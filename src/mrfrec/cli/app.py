@@ -13,7 +13,7 @@ from mrfrec.cli.demo import demo
 from mrfrec.cli.derived import takes_options
 from mrfrec.cli.doctor import doctor
 from mrfrec.cli.evaluating import compare, evaluate, tune
-from mrfrec.cli.fitting import add_items, fit, forget, update
+from mrfrec.cli.fitting import add_items, fit, forget, items, update
 from mrfrec.cli.options import Model, add_commands, new_app
 from mrfrec.cli.paper import paper_app
 from mrfrec.cli.recommending import explain, recommend, similar
@@ -62,7 +62,7 @@ def info(
     """Describe a model file.
 
     Shows its training data, parameters, arrays and size, whether it holds the users' histories, and how many
-    features of items and new items, which nobody has used, it knows.
+    features of items and new items, which nobody has used, it knows; and the columns of its table of items.
 
     \b
     Examples:
@@ -79,6 +79,8 @@ def info(
         assert opened.features_ is not None
         new = int((opened.popularity_ == 0).sum())
         facts["features"] = {"count": len(opened.features_.names), "new_items": new, **facts["features"]}
+    if "table" in facts:
+        facts["table"] = {each["name"]: each["kind"] for each in facts["table"]}
     show_facts(facts, str(model), form)
 
 
@@ -105,7 +107,7 @@ def compile_kernels(
 
 
 add_commands(
-    app, demo, fit, update, add_items, forget, nightly, recommend, similar, explain, serve, key, info
+    app, demo, fit, update, add_items, items, forget, nightly, recommend, similar, explain, serve, key, info
 )
 add_commands(app, evaluate, compare, tune)
 app.command("compile")(takes_options(compile_kernels))

@@ -150,6 +150,8 @@ def _typed(declared: Declared) -> tuple[Any, str | None, Callable[[Any], Any]]:
     kinds = get_args(declared.kind) if get_origin(declared.kind) in (Union, UnionType) else [declared.kind]
     first, *others = [kind for kind in kinds if kind is not NoneType]
     origin = get_origin(first)
+    if declared.name == "where":
+        return str, "SQL", str
     if first is bool:  # or yes, no and other words
         return (str, "METRIC", parse_value) if others else (bool, None, bool)
     if origin is Literal:

@@ -1,4 +1,4 @@
-"""The commands fit, update, forget and add-items. docs/cli.md is generated from the texts here."""
+"""The commands fit, update, forget, add-items and items. docs/cli.md is generated from the texts here."""
 
 import time
 from collections.abc import Iterator
@@ -211,11 +211,46 @@ def add_items(
         note(f"added {counted(count, 'item')}: now {opened.data_size_}")
 
 
+def items(
+    model: Annotated[Path, Argument(metavar="MODEL", help="A model file written by mrfrec fit.")],
+    table: Annotated[
+        str, Argument(metavar="TABLE", help="A table of items: a file, or a database with --query.")
+    ],
+    item_column: Annotated[str | None, "NAME", "Column of the items, if its name does not tell."] = None,
+    query: Annotated[str | None, "SQL", "Query for the table, if TABLE names a database."] = None,
+    output: Updated = None,
+    wait: Wait = WAIT,
+) -> None:
+    """Replace the table of items of a model, without a fit.
+
+    Its columns are what --where of mrfrec recommend goes by. Stock and prices change by the hour, and a
+    service reloads the file. The columns keep their types; in a text file the values tell them. Items that
+    the model does not know are passed over. Nothing else changes, but that items without a title get that of
+    the table. The model file is locked meanwhile, as by mrfrec update.
+
+    \b
+    Examples:
+      mrfrec items shop.mrf products.csv
+      mrfrec items shop.mrf postgresql://db/shop --query 'select sku, price, stock from products'
+    """
+    from mrfrec.io.item_table import read_item_table
+
+    check_output(output or model, table)
+    with _rewriting(model, output, None, {}, wait) as opened:
+        kept = opened.set_items(read_item_table(table, item_column, query=query)).catalogue.table
+        assert kept is not None
+        columns = ", ".join(f"{name} ({kind})" for name, kind in kept.kinds.items())
+        note(f"{kept.described:,} of {counted(len(kept), 'item')} have values; columns: {columns}")
+
+
 @contextmanager
 def _rewriting(
-    path: Path, output: Path | None, command: str, machine: dict[str, Any], wait: float
+    path: Path, output: Path | None, command: str | None, machine: dict[str, Any], wait: float
 ) -> "Iterator[Recommender]":
-    """Open a model with histories, and write it at the end; locked in between if its own file is written."""
+    """Open a model, and write it at the end; locked in between if its own file is written.
+
+    A command that is named needs histories.
+    """
     from mrfrec.cli.models import check_machine
     from mrfrec.io.artifact import open_file
     from mrfrec.models.registry import load
@@ -225,11 +260,13 @@ def _rewriting(
     is_rewritten = expanded(target).exists() and expanded(target).samefile(expanded(path))
     with locked(path, wait=wait) if is_rewritten else nullcontext():
         opened = load(path)
-        opened.fitted_.origin_for(command)  # raises if histories are missing
+        if command is not None:
+            opened.fitted_.origin_for(command)  # raises if histories are missing
         check_machine(machine, [type(opened).__name__])
         known = opened.get_params()
         yield opened.set_params(**{name: x for name, x in machine.items() if name in known})
         if opened.file_hash_ and output is None:  # nothing was changed
             return
-        opened.save(target, include_histories=True)
+        notes = opened.notes_ if command is None else None
+        opened.save(target, include_histories=opened.has_histories, notes=notes)
     note(written(target))

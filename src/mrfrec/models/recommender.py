@@ -28,6 +28,7 @@ from mrfrec.answers.columns import (
 from mrfrec.answers.people import UnknownIds, people_of, timed_rows, validation_rows
 from mrfrec.answers.publishing import Form, WriteOptions
 from mrfrec.answers.question import ItemFilter, Question
+from mrfrec.answers.where import Where
 from mrfrec.bars import showing
 from mrfrec.checks import check_count, check_flag, check_frames
 from mrfrec.core.rows import Rows
@@ -168,7 +169,7 @@ class Recommender(Parameterized, ABC):
             returns: an `MRF` then also knows items that nobody has used.
         items
             A table of items whose columns filters can use, in any form that `read_item_table` reads, or what
-            that returns. By default that of `item_features`, or the one that gave the data its titles.
+            that returns. By default the one that gave the data its titles, or that of `item_features`.
         """
         from mrfrec.io.item_table import as_item_table
         from mrfrec.io.tables import as_interactions
@@ -181,10 +182,11 @@ class Recommender(Parameterized, ABC):
         if client is not None:
             self.check_ready(client)
         interactions = as_interactions(data, times)
+        table = interactions.table if items is None else as_item_table(items)
         if item_features is not None:
             interactions = self._with_features(interactions, item_features)
-        if items is not None:
-            interactions = interactions.with_table(as_item_table(items))
+        if table is not None:
+            interactions = interactions.with_table(table)
         if reuse is not None and reuse.setdefault("data", interactions) is not interactions:
             raise DataError("reuse holds results of other data: pass the same Interactions to every fit.")
         matrix, size = interactions.matrix, interactions.size
@@ -437,6 +439,7 @@ class Recommender(Parameterized, ABC):
         novelty: float | None = None,
         explain: int = 0,
         at: Moment | None = None,
+        where: Where = None,
         progress: "Progress | bool | None" = None,
     ) -> Any:
         """Return the k best items of each user: a table of user, item, title, score, rank and source.
@@ -468,6 +471,11 @@ class Recommender(Parameterized, ABC):
         at
             When the question is asked, which matters to a model with a `pause`. By default the latest time of
             the data for training users, and that of the last event for a history with times.
+        where
+            Recommend only items of which this holds, by the columns of the table of items: a mapping from
+            columns to conditions, {"category": "shoes", "price": (10, 50), "in_stock": True}, or an
+            expression in SQL, "price < 50 AND in_stock"; docs/rules.md has all conditions. By user:
+            {None: {…}, "ann": {…}}, where None stands for everybody.
         progress
             As in `fit`; it counts users.
 
@@ -478,7 +486,10 @@ class Recommender(Parameterized, ABC):
         items that nobody has used come last among them. A history without a known item gets the most popular
         items. The table is of the library that `frames` tells.
         """
-        fitted, question = self.fitted_, Question(k, exclude_seen, allow, exclude, novelty, explain, at)
+        fitted, question = (
+            self.fitted_,
+            Question(k, exclude_seen, allow, exclude, novelty, explain, at, where),
+        )
         people = people_of(fitted, users, history)
         with showing(progress) as report:
             batches = recommending.recommend(fitted, runtime_of(self), people, question, progress=report)

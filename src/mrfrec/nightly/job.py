@@ -93,20 +93,24 @@ class SourceRules(JobSection):
     feature_columns: list[str] | dict[str, str] | None = None
     features_query: str | None = None
     data: Places = Field(repr=False, min_length=1)  # URLs may hold passwords
-    items: Place | None = Field(default=None, repr=False)  # as in `read_interactions`
+    items: Place | None = Field(default=None, repr=False)  # as in `read_interactions`, or with a query
+    items_query: str | None = None
     mode: Literal["fit", "update"] = "fit"  # whether the data is all events, or the new ones
     batch: str | None = None  # in mode update: name of the batch
 
     @property
     def reading(self) -> dict[str, Any]:
         """The parameters of `read_interactions`."""
-        return {**(self.model_extra or {}), **({} if self.items is None else {"items": self.items})}
+        titles = {} if self.items is None or self.items_query is not None else {"items": self.items}
+        return {**(self.model_extra or {}), **titles}
 
     @check_section(mode="after")
     def _check(self) -> Self:
         if self.features is None and (self.feature_columns or self.features_query):
             rule = "left out without features"
             raise ParameterError("feature_columns", rule, self.feature_columns or self.features_query)
+        if self.items is None and self.items_query is not None:
+            raise ParameterError("items_query", "left out without items", self.items_query)
         if self.batch is not None and (self.mode != "update" or not self.batch.strip()):
             raise ParameterError("batch", 'a name, with mode = "update"', self.batch)
         options = check_reading(self.reading)
@@ -352,7 +356,9 @@ def _check_apart(job: Job) -> None:
         file = Path(target).resolve() if table is None else database_file(target)
         where = f"{target} {table}" if table is not None else str(file)
         other = places.get(where) or places.get(str(file))
-        if other is not None and not (table is not None and other in ("source.data", "source.features")):
+        if other is not None and not (
+            table is not None and other in ("source.data", "source.features", "source.items")
+        ):
             raise ParameterError(what, "a place of its own", redacted(target), f"{other} is there, too.")
         places[where] = what
         if file is not None:  # also a database that exists: SQLite puts its journal into the folder

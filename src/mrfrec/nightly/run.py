@@ -33,6 +33,7 @@ from mrfrec.io.atomic import keep_owner, writing
 from mrfrec.io.databases import database_file, is_database, redacted
 from mrfrec.io.features import read_item_features
 from mrfrec.io.frames import check_place
+from mrfrec.io.item_table import read_item_table
 from mrfrec.io.locks import WAIT, holding, locked
 from mrfrec.io.queries import check_query, reads_table
 from mrfrec.io.staging import open_staging
@@ -279,11 +280,17 @@ class _Night:
             )
 
     def _data(self, published: "Recommender | None") -> "Interactions":
-        """Return the events, with the features of the items if the job names some."""
+        """Return the events, with the features and the table of the items if the job names some."""
         data = self._events(published)
+        source, table = self.job.source, data.table
+        if source.items_query is not None:
+            table = read_item_table(source.items, query=source.items_query)
+        if source.features is not None:
+            data = self._with_features(data)
+        return data if table is None or table is data.table else data.with_table(table)
+
+    def _with_features(self, data: "Interactions") -> "Interactions":
         source = self.job.source
-        if source.features is None:
-            return data
         columns: Any = source.feature_columns
         try:
             features = read_item_features(source.features, columns=columns, query=source.features_query)
@@ -314,7 +321,7 @@ class _Night:
             batches = published.batches_
             if name in batches:
                 _log.info("the batch %s was added before", name)
-                return old
+                return old if new.table is None else old.with_table(new.table)
             new = add(old, new)
         new.origin = replace(origin_of_data(new), batches=(*batches, name))
         self.record["batch"] = name

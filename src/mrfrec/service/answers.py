@@ -209,6 +209,7 @@ def about(model: Recommender) -> Row:
         "histories": model.has_histories,
         "explains": model.explains,
         "features": model.features_ is not None,
+        "columns": {} if model.catalogue.table is None else model.catalogue.table.kinds,
         "notes": model.notes_,
     }
 

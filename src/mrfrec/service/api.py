@@ -253,7 +253,17 @@ def _question(body: schemas.RecommendRequest | schemas.BatchRequest, settings: S
     for name, items in (("exclude", body.exclude), ("allow", body.allow)):
         if items:
             _check_at_most(settings.max_history, f"the number of items of {name}", len(items))
-    return Question(**{name: getattr(body, name) for name in _OPTIONS})
+    asked = {name: getattr(body, name) for name in _OPTIONS}
+    if body.where is not None:
+        asked["where"] = {
+            name: each.model_dump(exclude_none=True) if isinstance(each, schemas.Condition) else each
+            for name, each in body.where.items()
+        }
+    question = Question(**asked)
+    for words in question.where.values() if isinstance(question.where, dict) else ():
+        values = sum(len(value) for value in words.values() if isinstance(value, list))
+        _check_at_most(settings.max_history, "the number of values of a condition", values)
+    return question
 
 
 def _check_at_most(most: int, what: str, count: int) -> None:

@@ -21,6 +21,7 @@ from mrfrec.answers.columns import (
     shared_features_text,
 )
 from mrfrec.answers.question import Question, check_at
+from mrfrec.answers.where import as_json
 from mrfrec.checks import check_count, check_frames, check_number, missing_extra, warn
 from mrfrec.data.catalogue import name_with_id
 from mrfrec.data.ids import Id, Ids, as_list
@@ -105,12 +106,13 @@ class Client:
 
         Users are training users of a model with histories, each asked for alone. A history is item ids, or a
         mapping from item to value or time; several people's are a list of these, or a mapping with names.
-        `allow` and `exclude` are item ids. `visitor`, anything that tells people apart, chooses the model if
-        the service splits people between several; without it, histories get the default model, and users the
-        model of their id.
+        `allow` and `exclude` are item ids, `where` is a mapping from columns to conditions. `visitor`,
+        anything that tells people apart, chooses the model if the service splits people between several;
+        without it, histories get the default model, and users the model of their id.
         """
         checked = Question(**question)
         options = {**vars(checked), "reasons": checked.explain, "visitor": visitor}
+        options["where"] = as_json(checked.where)
         del options["explain"]
         for name in ("allow", "exclude"):
             if options[name] is not None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from mrfrec.answers.question import ItemFilter, Question
+from mrfrec.answers.where import Where
 from mrfrec.data.reading_options import Moment
 
 _Integer = Annotated[int, Field(ge=-(2**63), lt=2**64)]
@@ -36,6 +37,29 @@ class Used(_Strict):
 # One error of a long list is enough: to tell of all takes a second.
 Items = Annotated[list[ItemId], Field(fail_fast=True)]
 History = Annotated[list[ItemId | Used], Field(fail_fast=True)]
+
+
+Value = bool | _Integer | float | Annotated[str, Field(max_length=1000)]
+Values = Annotated[list[Value], Field(fail_fast=True)]
+Bound = _Integer | float | Annotated[str, Field(max_length=40)]  # a number, or a date or time
+
+
+class Condition(_Strict):
+    """What the value of a column must be. All that is said must hold; a missing value meets nothing else."""
+
+    any: Values | None = Field(None, description="One of these; a list has one of them.")
+    all: Values | None = Field(None, description="A list has all of these.")
+    none: Values | None = Field(None, description="None of these; a list has none of them.")
+    least: Bound | None = Field(None, description="This or more; or this time or later.")
+    most: Bound | None = Field(None, description="This or less; or this time or earlier.")
+    above: Bound | None = None
+    below: Bound | None = None
+    missing: bool | None = Field(None, description="Whether there is no value.")
+
+
+Conditions = Annotated[
+    dict[Annotated[str, Field(max_length=1000)], Value | Values | Condition], Field(max_length=_MOST_NAMES)
+]
 
 
 def _example(*bodies: Any) -> ConfigDict:
@@ -73,7 +97,8 @@ def _options() -> Any:
         rules: dict[str, Any] = {"ge": each.metadata["least"], "le": each.metadata["most"]}
         if each.name == "explain":
             rules |= {"le": _MOST_REASONS, "alias": "reasons"}
-        kind = Items | None if each.type == ItemFilter else each.type
+        kinds: dict[Any, Any] = {ItemFilter: Items | None, Where: Conditions | None}
+        kind = kinds.get(each.type, each.type)
         found[each.name] = kind, Field(each.default, description=each.metadata["help"], **rules)
     return found
 
@@ -246,6 +271,9 @@ class ModelInfo(BaseModel):
     histories: bool
     explains: bool
     features: bool
+    columns: dict[str, str] = Field(
+        description="Columns of the table of items, for `where`, and their kinds."
+    )
     notes: dict[str, Any] = Field(description="Notes that were saved with the model, such as its accuracy.")
 
 
