@@ -105,6 +105,29 @@ def write_job(folder: Path, *changes: tuple[str, str], more: str = "") -> Path:
     return folder / "job.toml"
 
 
+def test_a_job_reads_the_table_of_items_and_filters(folder: Path) -> None:
+    with connect(f"sqlite:///{folder}/stock.db", write=True) as cursor:
+        cursor.execute("create table p (sku text, stock integer)")
+        cursor.executemany("insert into p values (?, ?)", [(f"i{i}", i % 2) for i in range(40)])
+        cursor.connection.commit()
+    source = 'items = "sqlite:///stock.db"\nitems_query = "select sku, stock > 0 as in_stock from p"'
+    tables = TABLES.replace("k = 5", "k = 5\nwhere = {in_stock = true}")
+    job = write_job(folder, ('data = "events.csv"', f'data = "events.csv"\n{source}'), more=tables)
+    for _ in range(2):
+        nightly.run(job)
+        kept = mrfrec.load(folder / "shop.mrf").catalogue.table
+        assert kept is not None
+        assert kept.kinds == {"in_stock": "number"}
+        items = fetch(f"sqlite:///{folder}/shop.db", "select distinct item from recs")
+        assert {int(item[1:]) % 2 for (item,) in items} == {1}
+    write_job(folder, ('data = "events.csv"', 'data = "events.csv"\nitems_query = "select 1"'))
+    with pytest.raises(ParameterError, match="items_query must be left out without items"):
+        nightly.read_job(job)
+    more = TABLES.replace("k = 5", "k = 5\nwhere = {in_stock = {under = 3}}")
+    with pytest.raises(ParameterError, match=r"where\.in_stock must be a condition with the words any"):
+        nightly.read_job(write_job(folder, more=more))
+
+
 def test_the_model_of_last_night_is_asked_what_came_since(folder: Path) -> None:
     early = events().with_columns(time=pl.col("time") * 86_400)
     early.write_csv(folder / "events.csv")

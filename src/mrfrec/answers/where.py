@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.ids import as_list, shortened
-from mrfrec.data.item_table import Column
+from mrfrec.data.item_table import Column, ItemTable
 from mrfrec.data.reading_options import moment
 from mrfrec.errors import ParameterError
 
@@ -23,6 +23,7 @@ WORDS = ("any", "all", "none", "least", "most", "above", "below", "missing")
 """The words of a condition."""
 
 _LISTS = ("any", "all", "none")  # words that take several values
+_MOST_MASKS = 16  # kept for one table; each has a byte for each item
 _DAY = 86_400_000_000  # microseconds
 _KINDS = {
     "text": "a text", "list": "texts", "flag": "True or False", "number": "a number",
@@ -64,6 +65,15 @@ def mask_of(where: Where, catalogue: Catalogue) -> Mask | None:
         advice = "Give it items=… in fit or set_items (mrfrec items)."
         rule = "left out: the model has no table of items"
         raise ParameterError("where", rule, shortened(str(where), 80), advice)
+    kept = table.masks.get(key := repr(where))
+    if kept is None:
+        if len(table.masks) >= _MOST_MASKS:
+            table.masks.clear()
+        kept = table.masks[key] = _mask_of(where, table)
+    return kept
+
+
+def _mask_of(where: str | Mapping[Any, Any], table: ItemTable) -> Mask:
     if isinstance(where, str):
         from mrfrec.io.expressions import mask_of_expression
 
@@ -144,7 +154,8 @@ def _holds(column: Column, name: str, word: str, value: Any) -> Mask:
     if word == "all":
         if column.kind != "list":
             raise ParameterError(name, f"a condition without all: the column is a {column.kind}", value)
-        return np.asarray(known & (_parts_among(column, name, value) == len({*value})))
+        owners = _owners_of_parts(column, name, value)
+        return np.asarray(known & (np.bincount(owners, minlength=len(known)) == len({*value})))
     if column.kind not in ("number", "time"):
         rule = f"a condition without {word}, which is for numbers and times: the column is a {column.kind}"
         raise ParameterError(name, rule, value)
@@ -155,20 +166,22 @@ def _any(column: Column, name: str, values: list[Any]) -> Mask:
     """Return which items have one of some values."""
     x = column.values
     if column.kind == "list":
-        return np.asarray(_parts_among(column, name, values) > 0)
+        some = np.zeros(len(column), np.bool_)
+        some[_owners_of_parts(column, name, values)] = True
+        return some
     if column.kind == "text":
-        codes = _codes(column, name, values)
-        return x == codes[0] if len(codes) == 1 else _among(codes, len(column.index))[x]
+        return _has_code(column, _codes(column, name, values))
     if column.kind == "flag":
         for value in values:
             if not isinstance(value, bool):
                 raise _wrong_type(column, name, value)
-        return np.isin(x, values)
+        return (x & (True in values)) | (~x & (False in values))
     if column.kind == "number":
         numbers = [_number(column, name, value) for value in values]
         if x.dtype == np.int64:
             numbers = [int(n) for n in numbers if n == int(n) and -(2**63) <= n < 2**63]
-        return np.isin(x, np.array(numbers, x.dtype))
+        wanted = np.array(numbers, x.dtype)
+        return np.asarray(x == wanted[0] if len(wanted) == 1 else np.isin(x, wanted))
     spans = sorted(_span(column, name, value) for value in values)
     if not spans:
         return np.zeros(len(x), np.bool_)
@@ -177,12 +190,9 @@ def _any(column: Column, name: str, values: list[Any]) -> Mask:
     return (place >= 0) & (x <= np.maximum.accumulate(last)[place])
 
 
-def _parts_among(column: Column, name: str, values: list[Any]) -> npt.NDArray[np.int64]:
-    """Return how many of some texts each item has in its list."""
-    assert column.ptr is not None
-    among = _among(_codes(column, name, values), len(column.index))
-    count = np.concatenate([[0], np.cumsum(among[column.values])])
-    return np.asarray(count[column.ptr[1:]] - count[column.ptr[:-1]])
+def _owners_of_parts(column: Column, name: str, texts: list[Any]) -> npt.NDArray[np.int32]:
+    """Return the item of each part of lists that is one of some texts."""
+    return column.owners[np.flatnonzero(_has_code(column, _codes(column, name, texts)))]
 
 
 def _codes(column: Column, name: str, texts: list[Any]) -> npt.NDArray[np.int64]:
@@ -194,11 +204,18 @@ def _codes(column: Column, name: str, texts: list[Any]) -> npt.NDArray[np.int64]
     return codes[codes >= 0]
 
 
-def _among(codes: npt.NDArray[np.int64], count: int) -> Mask:
-    """Return whether each of `count` codes, and −1, is one of some."""
-    among = np.zeros(count + 1, np.bool_)
+def _has_code(column: Column, codes: npt.NDArray[np.int64]) -> Mask:
+    """Return which values of a column, or which parts of its lists, are one of some codes.
+
+    For missing values, which have the code −1, the result means nothing.
+    """
+    if len(codes) == 1:
+        return np.asarray(column.values == codes[0])
+    if not len(codes):
+        return np.zeros(len(column.values), np.bool_)
+    among = np.zeros(len(column.index), np.bool_)
     among[codes] = True
-    return among
+    return among.take(column.values, mode="clip")  # faster than without
 
 
 def _compared(column: Column, name: str, word: str, value: Any) -> Mask:

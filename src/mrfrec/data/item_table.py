@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -52,13 +52,19 @@ class Column:
         return len(self.missing)
 
     def __getstate__(self) -> dict[str, Any]:  # without cached properties
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @cached_property
     def index(self) -> Ids:
         """The texts, which find their codes."""
         assert self.texts is not None
         return Ids(self.texts)
+
+    @cached_property
+    def owners(self) -> npt.NDArray[np.int32]:
+        """The item of each part of lists."""
+        assert self.ptr is not None
+        return np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.ptr))
 
     def at(self, rows: npt.NDArray[np.int64]) -> "Column":
         """Return the values of these rows; rows that are −1 are missing. Keep only texts that are used."""
@@ -122,9 +128,14 @@ class ItemTable:
     items: Ids
     columns: Mapping[str, Column]
     titles: Texts | None = None
+    # Which items the last filters have kept: a shop asks the same one again and again.
+    masks: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def __getstate__(self) -> dict[str, Any]:  # without what is derived from the rest
+        return {**{each.name: getattr(self, each.name) for each in fields(self)}, "masks": {}}
 
     def __repr__(self) -> str:
         read = ", ".join(f"{name} ({column.kind})" for name, column in self.columns.items())
