@@ -22,10 +22,13 @@ class Goal(NamedTuple):
     k: int = 100
 
     @classmethod
-    def of(cls, measure: bool | str) -> "Goal":
-        """Return the metric that the parameter `measure` names, the default one for True."""
+    def of(cls, measure: bool | str, *, by_time: bool = False) -> "Goal":
+        """Return the metric that the parameter `measure` names, the default one for True.
+
+        By time, people are asked what they take next, which is for the top of a list to say.
+        """
         if isinstance(measure, bool):
-            return cls()
+            return cls(k=20) if by_time else cls()
         kind, _, k = measure.partition("@")
         return cls(kind, int(k))
 

@@ -166,7 +166,7 @@ class GaussianField(Linear):
 
         names = self._measurable(data) if self.measure else []
         start = {"l2": self.l2, **self._starts}
-        goal = Goal.of(self.measure)
+        goal = Goal.of(self.measure, by_time=data.times is not None)
         engine = partial(self._engine, None, client)
         return Task(names, self._settings, start, self.offset, goal, engine, self.situation)
 
