@@ -121,7 +121,7 @@ def table(rows: list[Row]) -> str:
     by_name = {(row["data"], row["model"]): row for row in rows}
     timed = any(row["visit"] for row in rows)
     head = ["data", "model", "all", "gain", *(("come back", "gain", "in a visit", "gain") if timed else ())]
-    head += ["beside `MRF()`", "training"] if timed else ["training"]
+    head += ["beside `MRF()`" if timed else "training"]
     lines = [head, ["---"] * len(head)]
     for row in rows:
         blind, ours = (by_name.get((row["data"], model)) for model in ("MRF, blind", "MRF()"))
@@ -129,8 +129,8 @@ def table(rows: list[Row]) -> str:
         for users in groups_of(row):
             own = np.array(row["values"])[users]
             cells += [f"{mean_of(own)} ({len(own):,})" if len(own) else "", gain(row, blind, users)]
-        cells += [gain(row, ours, groups_of(row)[0])] if timed else []
-        lines.append([row["data"], row["model"], *cells, f"{row['seconds']:.0f} s"])
+        cells.append(gain(row, ours, groups_of(row)[0]) if timed else f"{row['seconds']:.0f} s")
+        lines.append([row["data"], row["model"], *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
