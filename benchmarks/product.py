@@ -273,7 +273,7 @@ def evaluate(model: str) -> None:
     from mrfrec.core.kernels.compile import cache_folders
     from mrfrec.data.ids import Ids
     from mrfrec.evaluation.protocol import evaluate_fitted
-    from mrfrec.evaluation.splits import Questions
+    from mrfrec.evaluation.questions import Questions
 
     X = msd()
     X = X[np.flatnonzero(np.diff(X.indptr) >= 5)[:10_000]]

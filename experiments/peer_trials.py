@@ -19,7 +19,7 @@ import scipy.sparse as sp
 
 from experiments.run import CACHE, machine
 from mrfrec.evaluation import grid, metrics
-from mrfrec.evaluation.splits import Split
+from mrfrec.evaluation.questions import Split
 from mrfrec.io.atomic import writing
 
 SCRIPT = Path(__file__).with_name("peer_models.py")

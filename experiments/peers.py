@@ -31,8 +31,8 @@ from experiments.peer_trials import (
 from experiments.run import CACHE, RESULTS
 from mrfrec import datasets
 from mrfrec.evaluation import metrics, splits
+from mrfrec.evaluation.questions import Split
 from mrfrec.evaluation.report import seconds_text
-from mrfrec.evaluation.splits import Split
 from mrfrec.io.tables import read_events, read_interactions
 
 TRIALS = 10

@@ -26,8 +26,8 @@ from experiments.table1_pages import TABLES, Row, Table
 from mrfrec.evaluation import grid, metrics, tuning
 from mrfrec.evaluation.metrics import Numbers
 from mrfrec.evaluation.protocol import Ties, evaluate
+from mrfrec.evaluation.questions import Split
 from mrfrec.evaluation.report import seconds_text
-from mrfrec.evaluation.splits import Split
 from mrfrec.io.atomic import writing
 from mrfrec.models.registry import build
 

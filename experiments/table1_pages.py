@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.run import RESULTS
 from mrfrec.evaluation import splits
-from mrfrec.evaluation.splits import Split
+from mrfrec.evaluation.questions import Split
 from mrfrec.io.tables import read_events, read_interactions
 from mrfrec.models.mrf.model import PAPER
 

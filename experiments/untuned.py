@@ -22,7 +22,7 @@ from mrfrec.data.ids import Ids
 from mrfrec.data.interactions import Interactions
 from mrfrec.evaluation import metrics
 from mrfrec.evaluation.protocol import evaluate
-from mrfrec.evaluation.splits import Questions, Split
+from mrfrec.evaluation.questions import Questions, Split
 from mrfrec.evaluation.tuning import climb
 from mrfrec.models.registry import build
 

@@ -18,7 +18,7 @@ from mrfrec import MRF, Interactions, MrfrecError, ParameterError
 from mrfrec.answers import cluster_parts as parts
 from mrfrec.cli.app import run
 from mrfrec.evaluation import climb, strong_generalisation
-from mrfrec.evaluation.splits import Split
+from mrfrec.evaluation.questions import Split
 
 from matrices import events_of, random_matrix
 

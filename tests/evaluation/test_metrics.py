@@ -17,7 +17,8 @@ from mrfrec.data.interactions import Interactions
 from mrfrec.evaluation import protocol
 from mrfrec.evaluation.metrics import NAMES, Lists, Metric, long_tail, mean_of, paired, parse
 from mrfrec.evaluation.protocol import Ties, compare, evaluate, evaluate_fitted, fit_and_evaluate
-from mrfrec.evaluation.splits import Split, leave_out, strong_generalisation
+from mrfrec.evaluation.questions import Split
+from mrfrec.evaluation.splits import leave_out, strong_generalisation
 from mrfrec.models.registry import build
 
 import naive_evaluation as naive

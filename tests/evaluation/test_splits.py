@@ -18,15 +18,8 @@ from mrfrec.data.events import Events
 from mrfrec.data.heldout import hashed
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation import at_time, by_hash, last
-from mrfrec.evaluation.splits import (
-    SEED,
-    Questions,
-    Split,
-    given,
-    leave_out,
-    strong_generalisation,
-    strong_rows,
-)
+from mrfrec.evaluation.questions import SEED, Questions, Split
+from mrfrec.evaluation.splits import given, leave_out, strong_generalisation, strong_rows
 from mrfrec.io.features import read_item_features
 from mrfrec.io.tables import read_events, read_interactions
 
@@ -380,6 +373,8 @@ def test_a_split_at_a_time_says_what_it_is() -> None:
         "4 events before; 2 users who come back and 0 in a visit asked about what came after; "
         "1 item new since"
     )
+    one = at_time(events_of(with_z[:-1], ["2018-02-01", *times]), "2018-03-02")
+    assert "; 1 user who comes back and 0 in a visit asked" in str(one)
     late = datetime.datetime(2018, 3, 1, 14, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))
     assert at_time(events_of(with_z, ["2018-02-01", *times, "2018-03-03"]), late).name == split.name
 

@@ -18,8 +18,8 @@ from mrfrec.data.catalogue import DataSize
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation import climb, compare, grids, strong_generalisation, study, tune
 from mrfrec.evaluation.protocol import evaluate
+from mrfrec.evaluation.questions import Questions, Split, popularity_differs
 from mrfrec.evaluation.report import of_comparison, of_tuning
-from mrfrec.evaluation.splits import Questions, Split, popularity_differs
 from mrfrec.models import EASE, Popularity
 from mrfrec.models.climbing import RidgeMultiples, value_at
 from mrfrec.models.registry import MODELS, build, model_class

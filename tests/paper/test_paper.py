@@ -10,7 +10,8 @@ from mrfrec import MRF, DataError, MemoryPlanError, NotFittedError, ParameterErr
 from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.evaluation import protocol
 from mrfrec.evaluation.protocol import Comparison, compare, evaluate, fit_and_evaluate
-from mrfrec.evaluation.splits import Questions, Split, leave_out
+from mrfrec.evaluation.questions import Questions, Split
+from mrfrec.evaluation.splits import leave_out
 from mrfrec.paper import exposure, low_rank, side_checks, tradeoff
 from mrfrec.paper.results import of_tradeoff
 

@@ -23,8 +23,8 @@ from mrfrec.io.databases import redacted
 if TYPE_CHECKING:
     from mrfrec.core.progress import Progress
     from mrfrec.data.events import Events
+    from mrfrec.evaluation.questions import Split
     from mrfrec.evaluation.report import Report
-    from mrfrec.evaluation.splits import Split
     from mrfrec.models.recommender import Recommender
 
 _HELDOUT = 10_000  # users held out at most by default

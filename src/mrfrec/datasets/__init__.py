@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mrfrec.data.events import Events
     from mrfrec.data.features import ItemFeatures
     from mrfrec.data.interactions import Interactions
-    from mrfrec.evaluation.splits import Split
+    from mrfrec.evaluation.questions import Split
 
 __all__ = [
     "Check",

@@ -18,14 +18,8 @@ from mrfrec.evaluation.protocol import (
     evaluate_fitted,
     evaluate_new_items,
 )
-from mrfrec.evaluation.splits import (
-    Questions,
-    Split,
-    by_hash,
-    given,
-    leave_out,
-    strong_generalisation,
-)
+from mrfrec.evaluation.questions import Questions, Split
+from mrfrec.evaluation.splits import by_hash, given, leave_out, strong_generalisation
 from mrfrec.evaluation.splits_by_time import at_time, last
 from mrfrec.evaluation.study import Trial, Tuning
 from mrfrec.evaluation.tuning import climb, tune

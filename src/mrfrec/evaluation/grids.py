@@ -9,7 +9,7 @@ import numpy as np
 from mrfrec.checks import check_number
 from mrfrec.engines.local import LocalEngine
 from mrfrec.errors import ParameterError
-from mrfrec.evaluation.splits import Split, check_type
+from mrfrec.evaluation.questions import Split, check_type
 from mrfrec.models.climbing import RIDGES, Axis, RidgeMultiples
 from mrfrec.models.mrf.parameters import RULES
 from mrfrec.models.registry import build, model_class

@@ -29,7 +29,7 @@ from mrfrec.evaluation.metrics import (
     parse_all,
     within,
 )
-from mrfrec.evaluation.splits import SEED, Questions, Split, check_type
+from mrfrec.evaluation.questions import SEED, Questions, Split, check_type
 from mrfrec.models.mrf.field import GaussianField
 from mrfrec.models.parameters import call_of, runtime_of, unfitted
 from mrfrec.models.recommender import Recommender

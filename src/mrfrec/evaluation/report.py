@@ -9,6 +9,7 @@ from mrfrec import __version__
 from mrfrec.checks import counted
 from mrfrec.evaluation.metrics import Mean
 from mrfrec.evaluation.protocol import Comparison, Evaluation
+from mrfrec.evaluation.questions import coming_back
 from mrfrec.evaluation.study import Trial, Tuning
 from mrfrec.models.registry import kind_named, model_class
 
@@ -73,8 +74,7 @@ def means_text(evaluation: Evaluation, situation: str | None = None) -> list[str
 
 
 def _in_situation(situation: str, count: int) -> str:
-    users = counted(count, "user")
-    return f"{users} in a visit" if situation == "visit" else f"{users} who come back"
+    return f"{counted(count, 'user')} in a visit" if situation == "visit" else coming_back(count)
 
 
 def of_evaluations(evaluations: Sequence[Evaluation]) -> Report:

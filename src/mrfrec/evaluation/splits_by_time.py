@@ -10,16 +10,8 @@ from mrfrec.data.events import Events
 from mrfrec.data.ids import Places
 from mrfrec.data.reading_options import Moment, moment
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.evaluation.splits import (
-    Questions,
-    Split,
-    Times,
-    check_type,
-    first_times,
-    hide_last,
-    training_of,
-    with_targets,
-)
+from mrfrec.evaluation.questions import Questions, Split, Times, check_type, with_targets
+from mrfrec.evaluation.splits import first_times, hide_last, training_of
 
 SHARE = 0.1  # of the events, the latest, that come after the cut
 

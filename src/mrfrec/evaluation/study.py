@@ -24,7 +24,7 @@ from mrfrec.errors import DataError, MemoryPlanError, NumericalError, ParameterE
 from mrfrec.evaluation.grids import Parameters, plain
 from mrfrec.evaluation.metrics import DEFAULTS, Metric, parse_all, within
 from mrfrec.evaluation.protocol import Ties, evaluate, warn_of_another_plan
-from mrfrec.evaluation.splits import Questions, Split, check_type, popularity_differs
+from mrfrec.evaluation.questions import Questions, Split, check_type, popularity_differs
 from mrfrec.io.atomic import expanded, writing
 from mrfrec.models.recommender import FitContext
 from mrfrec.models.registry import build

@@ -11,7 +11,7 @@ from mrfrec.core.progress import Progress
 from mrfrec.errors import ParameterError
 from mrfrec.evaluation.grids import Parameters, axes_of, plain, ridges, scale_of
 from mrfrec.evaluation.protocol import Ties
-from mrfrec.evaluation.splits import Split
+from mrfrec.evaluation.questions import Split
 from mrfrec.evaluation.study import Improved, Study, Trial, Tuning
 from mrfrec.models.climbing import Axis, Place, RidgeMultiples, climb_along, value_at
 from mrfrec.models.registry import build

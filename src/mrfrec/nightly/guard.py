@@ -18,7 +18,7 @@ from mrfrec.data.times import Times
 from mrfrec.errors import MrfrecError
 from mrfrec.evaluation.metrics import Mean
 from mrfrec.evaluation.protocol import evaluate_fitted
-from mrfrec.evaluation.splits import Questions
+from mrfrec.evaluation.questions import Questions
 from mrfrec.models.recommender import Recommender
 from mrfrec.nightly.job import Guard
 

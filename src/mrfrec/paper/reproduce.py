@@ -14,8 +14,8 @@ from mrfrec.errors import DataError, MemoryPlanError, MissingLibraryError, Numer
 from mrfrec.evaluation.figures import check_drawable
 from mrfrec.evaluation.metrics import DEFAULTS, Mean
 from mrfrec.evaluation.protocol import Comparison, Evaluation, evaluate_each
+from mrfrec.evaluation.questions import Split
 from mrfrec.evaluation.report import Report, Section, of_evaluations, percent, seconds_text
-from mrfrec.evaluation.splits import Split
 from mrfrec.models.mrf.field import GaussianField
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import build, model_class

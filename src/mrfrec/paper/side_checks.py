@@ -17,7 +17,7 @@ from mrfrec.engines.machine import memory_budget, usable_threads
 from mrfrec.errors import ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS, Lists, Metric, Numbers
 from mrfrec.evaluation.protocol import Comparison, Ties, evaluate_fitted
-from mrfrec.evaluation.splits import Questions
+from mrfrec.evaluation.questions import Questions
 from mrfrec.fitted import scorers
 from mrfrec.models.mrf.field import GaussianField
 

@@ -9,7 +9,7 @@ from mrfrec.core.progress import Progress
 from mrfrec.errors import MemoryPlanError, ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS
 from mrfrec.evaluation.protocol import Comparison, Ties, evaluate_each
-from mrfrec.evaluation.splits import Split
+from mrfrec.evaluation.questions import Split
 from mrfrec.models.mrf.model import MRF
 from mrfrec.models.recommender import Recommender
 

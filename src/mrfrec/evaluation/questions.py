@@ -1,0 +1,268 @@
+"""A split of data: what to train on, and questions about test users.
+
+If the data has values, the training matrix and the shown items have them; targets are always 1. If it has
+times, these go with both.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from mrfrec.checks import check_number, check_seed, counted
+from mrfrec.data.catalogue import DataSize
+from mrfrec.data.events import Events
+from mrfrec.data.features import ItemFeatures
+from mrfrec.data.heldout import only_entries
+from mrfrec.data.ids import Ids
+from mrfrec.data.interactions import Interactions
+from mrfrec.data.times import as_moments
+from mrfrec.errors import DataError
+
+T = TypeVar("T")
+Times = npt.NDArray[np.int64]
+
+SEED = 98765  # of the published splits
+_HIDDEN = 0.1  # share of the items that are hidden to tune on, where a split is given
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Test users, their shown items and their targets, over the items of the training data."""
+
+    users: Ids
+    shown: sp.csr_array
+    targets: sp.csr_array  # ones
+    left_out: int = 0  # number of users without a target
+    items: Ids | None = None  # of the columns; None if not known
+    candidates: npt.NDArray[np.bool_] | None = None  # the items that are ranked; None for all
+    shown_times: Times | None = None  # of the stored entries of `shown`, in microseconds since 1970
+    asked: Times | None = None  # for each user, the time of the first event that was hidden
+    situation: npt.NDArray[np.str_] | None = None  # "return" or "visit" for each user, see `at_time`
+    new_items: int = 0  # number of items that nobody had before the cut in time
+    new_targets: int = 0  # number of hidden events with these items, which are no targets
+
+    def __post_init__(self) -> None:
+        for name, count in (
+            ("shown_times", self.shown.nnz), ("asked", len(self)), ("situation", len(self)),
+        ):  # fmt: skip
+            values = getattr(self, name)
+            if values is not None and len(values) != count:
+                raise DataError(f"{name} must have {count:,} entries; got {len(values):,}.")
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+    def times_of(self, part: slice) -> dict[str, Any]:
+        """Return what is known of the times of a range of users, as parameters of `Recommender.top_k`."""
+        first, last, _ = part.indices(len(self))
+        entries = slice(self.shown.indptr[first], self.shown.indptr[last])
+        known = {"times": (self.shown_times, entries), "at": (self.asked, part)}
+        return {name: times[some] for name, (times, some) in known.items() if times is not None}
+
+    def only(self, rows: npt.NDArray[np.bool_]) -> "Questions":
+        """Ask some of the users."""
+        of_entries = np.repeat(rows, np.diff(self.shown.indptr))
+        return replace(
+            self,
+            users=self.users.subset(np.flatnonzero(rows)),
+            shown=self.shown[rows],
+            targets=self.targets[rows],
+            shown_times=None if self.shown_times is None else self.shown_times[of_entries],
+            asked=None if self.asked is None else self.asked[rows],
+            situation=None if self.situation is None else self.situation[rows],
+        )
+
+
+@dataclass(frozen=True)
+class Split:
+    """Data to train on and questions to ask about test users; parameters are tuned on validation users."""
+
+    training: Interactions
+    test: Questions
+    validation: Questions | None
+    name: str  # for reports
+    # Makes the same kind of split of the training data alone, for `for_tuning`.
+    inner: "Callable[[], Split] | None" = field(default=None, repr=False, compare=False)
+    whole: DataSize | None = None  # of the data before anything was left out or held out, if known
+
+    def __post_init__(self) -> None:
+        for name in ("test", "validation"):
+            questions = getattr(self, name)
+            if questions is not None and questions.items is None:
+                object.__setattr__(self, name, replace(questions, items=self.training.items))
+
+    def __repr__(self) -> str:
+        return f"Split({self.name}: {self})"
+
+    def __str__(self) -> str:
+        X, asked = self.training, self.test
+        if asked.situation is not None:
+            visits = int((asked.situation == "visit").sum())
+            back = coming_back(len(asked) - visits)
+            return (
+                f"{counted(len(X), 'event')} before; {back} and {visits:,} in a visit asked "
+                f"about what came after; {counted(asked.new_items, 'item')} new since"
+            )
+        heldout = f"{counted(len(self.test), 'user')} asked about"
+        if self.validation is not None:
+            heldout += f", {len(self.validation):,} for validation"
+        return f"{X.size} to train on; {heldout}"
+
+    def for_tuning(self) -> "Split":
+        """Return a split to tune on, which does not contain the targets of the test users.
+
+        Its test users are the validation users. If there are none, the training data is split once more in
+        the same way. If that cannot be done, since the split was given, a random tenth of the items of each
+        training user with two items or more is hidden, at least one.
+        """
+        if self.validation is not None:
+            # Keeps `validation`: early stopping then looks at the same users as in the final training.
+            return replace(self, test=self.validation, name=f"validation of: {self.name}")
+        if self.inner is not None:
+            return replace(
+                self.inner(), inner=None, whole=self.whole, name=f"the training data of: {self.name}"
+            )
+        X = self.training.matrix
+        random = np.random.default_rng(SEED)
+        hide = np.zeros(X.nnz, np.bool_)
+        for start, stop in zip(X.indptr[:-1], X.indptr[1:], strict=True):
+            if stop - start >= 2:
+                count = max(int(_HIDDEN * (stop - start)), 1)
+                hide[start + random.choice(stop - start, count, replace=False)] = True
+        nothing = "there is nothing to tune on: no training user has two items."
+        questions = hidden_questions(self.training.users, X, hide, nothing, self.training.times)
+        name = f"{_HIDDEN:.0%} of the training data hidden; {self.name}"
+        return Split(_only_pairs(self.training, ~hide), questions, None, name, whole=self.whole)
+
+    def with_features(self, features: ItemFeatures) -> "Split":
+        """Return the split with features of the items; items that nobody has used come last."""
+        training = self.training.with_features(features)
+
+        def wide(questions: Questions | None) -> Any:
+            if questions is None:
+                return None
+            shown, targets = (widened(X, training.n_items) for X in (questions.shown, questions.targets))
+            return replace(questions, shown=shown, targets=targets, items=training.items)
+
+        inner = self.inner
+        again = None if inner is None else lambda: inner().with_features(features)
+        test, validation = wide(self.test), wide(self.validation)
+        return replace(self, training=training, test=test, validation=validation, inner=again)
+
+    def with_new_items(self, share: float, *, seed: int = SEED) -> "tuple[Split, Questions]":
+        """Make some of the items new: nobody has them in training, and test users have them as targets alone.
+
+        Returns the split, and questions about the new items alone: only these are ranked.
+        """
+        check_number("share", share, "above 0 and below 1", lambda x: 0 < x < 1)
+        X = self.training.matrix
+        test = self.test
+        used = np.flatnonzero(self.training.popularity)
+        count = max(round(share * len(used)), 1)
+        new = np.zeros(self.training.n_items, np.bool_)
+        new[np.random.default_rng(check_seed(seed)).choice(used, count, replace=False)] = True
+        training = _only_pairs(self.training, ~new[X.indices])
+        known = ~new[test.shown.indices]
+        had = only_entries(test.shown, ~known)
+        asked = replace(
+            test,
+            shown=only_entries(test.shown, known),
+            targets=sp.csr_array(test.targets + ones(had)),
+            left_out=0,
+            candidates=None,
+            shown_times=None if test.shown_times is None else test.shown_times[known],
+        )
+        nothing = "no test user has one of the new items: make more of them new, or hold out more users."
+        among_all = with_targets(asked, nothing)
+        of_new = replace(asked, targets=only_entries(asked.targets, new[asked.targets.indices]))
+        of_new = with_targets(of_new, nothing)
+        split = Split(training, among_all, None, f"{count:,} items made new; {self.name}", whole=self.whole)
+        return split, replace(of_new, items=training.items, candidates=new)
+
+
+def coming_back(count: int) -> str:
+    """Return a number of users who were there before the cut, in words."""
+    return f"{counted(count, 'user')} who {'comes' if count == 1 else 'come'} back"
+
+
+def popularity_differs(tuned: Split, final: Split) -> str | None:
+    """Say how the questions that parameters are tuned on differ from the final ones, if not by chance.
+
+    Compares two means over users: the logarithm of how many training users the hidden items have and, if
+    there are validation users, of how many items are shown. More than four standard errors apart is not
+    chance.
+    """
+
+    def hidden(split: Split) -> npt.NDArray[np.float64]:
+        X = split.training
+        targets = split.test.targets
+        users = np.maximum(X.popularity, 1) * (len(final.training) / len(X))  # as if both had as much data
+        return np.asarray((targets @ np.log(users)) / np.diff(targets.indptr))
+
+    def shown(split: Split) -> npt.NDArray[np.float64]:
+        return np.asarray(np.log(np.maximum(np.diff(split.test.shown.indptr), 1)))
+
+    compared = {"the hidden items have {:.3g} users each in validation and {:.3g} in the test": hidden}
+    if final.validation is not None:  # otherwise training users show less in validation, by construction
+        compared["users show {:.3g} items in validation and {:.3g} in the test"] = shown
+    for text, per_user in compared.items():
+        a, b = per_user(tuned), per_user(final)
+        error = (a.var() / len(a) + b.var() / len(b)) ** 0.5
+        if min(len(a), len(b)) > 1 and abs(a.mean() - b.mean()) > 4 * error + 1e-9:
+            means = (float(np.exp(x.mean())) for x in (a, b))
+            return f"{text.format(*means)} (geometric means), which is not chance."
+    return None
+
+
+def check_type(name: str, value: object, kind: type[T]) -> T:
+    """Return a value if it is of this type."""
+    if not isinstance(value, kind):
+        advice = " Read them with evaluation.read_events." if kind is Events else ""
+        raise DataError(f"{name} must be {kind.__name__}; got {type(value).__name__}.{advice}")
+    return value
+
+
+def with_targets(questions: Questions, nothing: str = "") -> Questions:
+    """Ask only the users who have a target, and count the others; raise `nothing` if nobody has one."""
+    has_target = np.diff(questions.targets.indptr) > 0
+    count = int(has_target.sum())
+    if not count:
+        everybody = f"none of {len(questions):,} test users has a target: there is nothing to guess."
+        raise DataError(nothing or everybody)
+    if count == len(questions):
+        return questions
+    left_out = questions.left_out + len(questions) - count
+    return replace(questions.only(has_target), left_out=left_out)
+
+
+def hidden_questions(
+    users: Ids, X: sp.csr_array, hide: npt.NDArray[np.bool_], nothing: str, times: Times | None
+) -> Questions:
+    """Ask for some of the entries of a matrix, and show the others; raise `nothing` if none is hidden."""
+    shown, targets = only_entries(X, ~hide), ones(only_entries(X, hide))
+    shown_times = None if times is None else times[~hide]
+    return with_targets(Questions(users, shown, targets, shown_times=shown_times), nothing)
+
+
+def ones(X: sp.csr_array) -> sp.csr_array:
+    """Return a matrix with ones in place of all stored values."""
+    return sp.csr_array((np.ones(X.nnz, np.float32), X.indices, X.indptr), shape=X.shape)
+
+
+def widened(X: sp.csr_array, columns: int) -> sp.csr_array:
+    """Append empty columns."""
+    return sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], columns))
+
+
+def _only_pairs(data: Interactions, keep: npt.NDArray[np.bool_]) -> Interactions:
+    """Return some of the pairs, with all users and items."""
+    times = None if data.times is None else data.times[keep]
+    X = only_entries(data.matrix, keep)
+    changed = Interactions(X, data.users, data.items, data.titles, times=as_moments(times), copy=False)
+    changed.features, changed.table = data.features, data.table
+    changed.library = data.library
+    return changed
