@@ -164,6 +164,8 @@ def run(groups: list[str], data: Path) -> None:
                 if not model.exists():
                     in_a_process(save, model, data)
                 print("answers", in_a_process("answers", model), flush=True)
+                if save == "save_low_rank":
+                    print("rules", in_a_process("rules", model), flush=True)
         elif group == "evaluate":
             model = CACHE / "msd.mrf"
             if not model.exists():
@@ -263,6 +265,51 @@ def answers(path: str) -> None:
         queries = ["harry potter", "harry poter", "a", "the", "godfathr", "lord rings", "zzzqq", "tolkien"]
         found["search, longest"] = max(timed(lambda q=q: model.search(q)) for q in queries * 5)
     print(json.dumps(found))
+
+
+def rules(path: str) -> None:
+    """Ten items for one history at a time, by the rules of a shop: median and p99 of processor time, ms."""
+    import warnings
+
+    import numpy as np
+    import polars as pl
+
+    import mrfrec
+    from mrfrec.engines.local import LocalEngine
+
+    warnings.simplefilter("ignore", mrfrec.MrfrecWarning)  # of lists that are too short
+    model: Any = mrfrec.load(path)
+    rng, items = np.random.default_rng(0), list(model.items_)
+    m = len(items)
+    columns = {name: rng.integers(0, n, m) for name, n in (("brand", 2000), ("type", 30), ("few", 8))}
+    numbers = {
+        "own": np.arange(m) * 24,
+        "margin": 0.2 * rng.random(m),
+        "season": np.exp(rng.normal(0, 0.3, m)),
+    }
+    texts = {name: [f"{name} {x}" for x in values.tolist()] for name, values in columns.items()}
+    model.set_items(pl.DataFrame({"item": items, **texts, **numbers}))
+    some = dict.fromkeys((items[i] for i in rng.permutation(m)[:10_000].tolist()), 0.1)
+    quotas = {"brand": 2, "type": 3, "own": 1}
+    asked: dict[str, dict[str, Any]] = {
+        "plain": {}, "at_most, three columns": {"at_most": quotas},
+        "at_most, eight of ten": {"at_most": {"few": 1}}, "a quota of 0": {"at_most": {"few": 0}},
+        "variety": {"variety": 0.5}, "boost add": {"boost": {"add": "margin"}},
+        "boost multiply": {"boost": {"multiply": "season"}}, "boost 10,000 items": {"boost": {"add": some}},
+        "all three": {"at_most": quotas, "boost": {"add": "margin"}, "variety": 0.5},
+    }  # fmt: skip
+    popularity = model.popularity_ / model.popularity_.sum()
+    histories = [np.unique(rng.choice(m, size, p=popularity)) for size in rng.integers(3, 60, 400)]
+    spent: dict[str, list[float]] = {name: [] for name in asked}
+    with LocalEngine(threads=1):
+        model.threads = 1
+        model.prepare_answers()
+        for history in histories:
+            for name, question in asked.items():
+                start = time.thread_time()
+                model.answer(history=model.items_.take(history), **question)
+                spent[name].append(1e3 * (time.thread_time() - start))
+    print(json.dumps({name: np.quantile(x[20:], (0.5, 0.99)).round(2).tolist() for name, x in spent.items()}))
 
 
 def evaluate(model: str) -> None:

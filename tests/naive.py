@@ -477,6 +477,68 @@ def _holds(x: Any, condition: Any) -> bool:
     return all(tests[word](y) for word, y in condition.items())
 
 
+def lifted(score: float, addend: float, factor: float) -> float:
+    """A score with a boost: a factor above 1 also lifts what is below 0."""
+    total = score + addend
+    return total * factor if total >= 0 else total / factor
+
+
+def likeness(W: Matrix) -> Matrix:
+    """Cosines of the rows of the weights between items, each with the root of Σ W² / m for itself."""
+    rows = W + np.eye(len(W)) * (math.sqrt((W**2).sum() / len(W)) or 1.0)
+    lengths = [math.sqrt(row @ row) for row in rows]
+    m = range(len(W))
+    return np.array([[max(rows[i] @ rows[j], 0.0) / (lengths[i] * lengths[j]) for j in m] for i in m])
+
+
+def choose(
+    scores: Matrix,
+    popularity: Matrix,
+    k: int,
+    hidden: frozenset[int] = frozenset(),
+    quotas: tuple[tuple[list[set[int]], int], ...] = (),
+    variety: float = 0.0,
+    weights: Matrix | None = None,
+) -> list[int]:
+    """Filter, then choose one by one from all items; a quota has the groups of each item, and a number.
+
+    With variety, from the best 5·k, 50 to 500, as long as one of these is possible.
+    """
+    chosen: list[int] = []
+
+    def is_possible(item: int) -> bool:
+        return item not in chosen and all(
+            sum(group in groups[other] for other in chosen) < most
+            for groups, most in quotas
+            for group in groups[item]
+        )
+
+    ranked = sorted(
+        (i for i in range(len(scores)) if i not in hidden), key=lambda i: (-scores[i], -popularity[i], i)
+    )
+    ranked = [item for item in ranked if not any(most == 0 and groups[item] for groups, most in quotas)]
+    pool = ranked[: min(max(5 * k, 50), 500)]
+    alike = np.zeros((0, 0))
+    if variety and weights is not None and pool:
+        alike = likeness(weights[np.ix_(pool, pool)])
+    while len(chosen) < k:
+        left = [item for item in ranked if is_possible(item)]
+        near = [item for item in pool if is_possible(item)]
+        if not left:
+            break
+        if not (variety and near):
+            chosen.append(left[0])
+            continue
+        low, high = min(scores[pool]), max(scores[pool])
+        worth = []
+        for item in near:
+            r = (scores[item] - low) / ((high - low) or 1.0)
+            likest = max((alike[pool.index(item), pool.index(other)] for other in chosen), default=0.0)
+            worth.append(round((1 - variety) * r - variety * likest, 9))
+        chosen.append(near[worth.index(max(worth))])
+    return chosen
+
+
 # ── accuracy ──────────────────────────────────────────────────────────────────────────────────────
 
 

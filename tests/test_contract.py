@@ -181,7 +181,7 @@ def test_contributions_sum_to_the_score(model: Recommender, data: Interactions) 
             assert fsum(parts) == pytest.approx(score, abs=1e-5 * max(sum(map(abs, parts)), 1))
             history = reasons.filter(pl.col("item").is_not_null())
             assert history["contribution"].is_sorted(descending=True)
-            found, base = explanation(model.fitted_, item, user=user)
+            found, base, _ = explanation(model.fitted_, item, user=user)
             assert fsum([base, *(c.amount for c in found)]) == fsum(parts)
             for contribution in found:
                 assert contribution.amount == contribution.value * contribution.weight

@@ -533,6 +533,41 @@ def test_similar_has_the_rows_of_python(shop: Path, tmp_path: Path) -> None:
     assert from_table(as_table.out)[0] == ["item", "title", "score", "rank"]
 
 
+def test_the_rules_of_a_shop_are_options(shop: Path, tmp_path: Path) -> None:
+    model = mrfrec.load(shop / "shop.mrf")
+    items = [*model.items_]
+    table = pl.DataFrame({"item": items, "brand": [f"b{i % 3}" for i in range(len(items))]})
+    model.set_items(table.with_columns(margin=pl.Series(range(len(items))) / 10))
+    model.save(tmp_path / "shop.mrf")
+    options = ["--at-most", "brand=2", "--boost", "add=margin", "--variety", "0.4"]
+    (found, explained, shown) = run_all(
+        tmp_path,
+        ["recommend", "shop.mrf", "--history", "i01", "-k", "5", *options, "--format", "json"],
+        [
+            "explain",
+            "shop.mrf",
+            "--history",
+            "i01",
+            "--item",
+            "i05",
+            "--boost",
+            "add=margin",
+            "--format",
+            "json",
+        ],
+        ["explain", "shop.mrf", "--history", "i01", "--item", "i05", "--boost", "add=margin"],
+    )
+    rules = {"at_most": {"brand": 2}, "boost": {"add": "margin"}, "variety": 0.4}
+    wanted = model.answer(history=["i01"], k=5, **rules).rows
+    assert [row["item"] for row in found.rows] == [row["item"] for row in wanted]
+    parts = model.explain("i05", history=["i01"], boost={"add": "margin"})
+    assert explained.rows == parts.to_dicts()
+    assert parts["title"][-1] == "(boost)"
+    boost, score = from_table(shown.out)[-2:]
+    assert (boost[0], score[0]) == ("(boost)", "(score)")
+    assert score[-1] == f"{parts['contribution'].sum():.4f}"
+
+
 def test_explain_adds_up_in_every_format(shop: Path, tmp_path: Path) -> None:
     base = ["explain", shop / "shop.mrf", "--history", "i01,i02,i07", "--item", "Amélie"]
     as_json, as_table, by_user, *_ = run_all(
@@ -603,6 +638,9 @@ fit nope.csv -o x.mrf => nope\.csv
 fit debain -o x.mrf => no file or data set debain\. Did you mean debian\?
 evaluate events.csv --cold-items 0.1 => --cold-items must be left out without features.* --item-features
 recommend shop.mrf --user u01 -k abc => '-k': 'abc' is not a whole number\. See mrfrec recommend --help
+recommend shop.mrf --user u01 --at-most brand => at_most must be pairs such as a=1,b=2
+recommend shop.mrf --user u01 --boost times=x => boost must be a mapping with .add. or
+recommend shop.mrf --user u01 --variety 2 => variety must be between 0 and 1
 recommend shop.mrf --user u01 --novelty x => '--novelty': 'x' is not a number\. See
 info shop.mrf --format yaml => '--format': 'yaml' is not one of 'table', 'json'\. See
 recommend shop.mrf --all --format csv -o - => ^the file must be .*; got .-.\. Results go to stdout

@@ -82,7 +82,7 @@ def test_explanations_are_those_of_section_5(X: Matrix) -> None:
     c = 1 + 5.0 * X[user]
     W = np.linalg.inv(Y.T @ np.diag(c) @ Y + 3.0 * np.eye(4))
     expected = {int(j): float(Y[target] @ W @ Y[j] * c[j]) for j in had}
-    found, base = explanation(model.fitted_, target, user=user)
+    found, base, _ = explanation(model.fitted_, target, user=user)
     assert base == 0.0
     assert {reason.item: reason.amount for reason in found} == pytest.approx(expected, rel=1e-9, abs=1e-12)
 

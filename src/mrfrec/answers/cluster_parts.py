@@ -43,7 +43,8 @@ def recommend_in_parts(
     check_client(client)
     people = people.asked_at(question.at)
     filters = check_question(fitted, people, question)
-    unfiltered = replace(question, allow=None, exclude=None, where=None)  # `filters` holds them
+    # `filters` holds these.
+    unfiltered = replace(question, allow=None, exclude=None, where=None, boost=None)
     without_data = replace(fitted, source=None)  # the people have their histories
     users = len(people)
     size = max(min(_USERS_OF_A_PART, _ROWS_OF_A_PART // question.k), 1)

@@ -23,6 +23,7 @@ class ScoreParts(NamedTuple):
     base: npt.NDArray[Any]  # base scores, users × k
     items: npt.NDArray[np.int32]  # of the history, users × k × reasons; −1 where there are no more
     amounts: npt.NDArray[np.float64]  # that each of these adds to the score
+    boost: npt.NDArray[np.float64] | None = None  # that a boost adds to the score, users × k
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,9 @@ def recommendation_columns(catalogue: Catalogue, batch: Recommendations) -> Colu
         "source": ["model" if known else "popular" for known in batch.evidence[there].tolist()],
     }
     if batch.parts is not None:
-        base, items, amounts = batch.parts
-        parts = ScoreParts(base[there], items[there], amounts[there])
+        base, items, amounts, boost = batch.parts
+        given = None if boost is None else boost[there]
+        parts = ScoreParts(base[there], items[there], amounts[there], given)
         columns["because"] = _because(catalogue, batch.items[there].tolist(), parts)
     return columns
 
@@ -74,14 +76,22 @@ def _because(catalogue: Catalogue, items: list[int], parts: ScoreParts) -> list[
         for item in np.unique(parts.items[parts.items >= 0]).tolist()
     }
     texts = []
-    rows = zip(items, as_python(parts.base), parts.items.tolist(), parts.amounts.tolist(), strict=True)
-    for item, base, others, amounts in rows:
+    boosts = np.zeros(len(items)) if parts.boost is None else parts.boost
+    rows = zip(
+        items,
+        as_python(parts.base),
+        parts.items.tolist(),
+        parts.amounts.tolist(),
+        boosts.tolist(),
+        strict=True,
+    )
+    for item, base, others, amounts, boost in rows:
         named = (
             (names[other] + shared_features_text(catalogue.in_common(item, other)), amount)
             for other, amount in zip(others, amounts, strict=True)
             if other >= 0
         )
-        texts.append(because_text(base, named))
+        texts.append(because_text(base, named, boost))
     return texts
 
 
@@ -90,12 +100,14 @@ def shared_features_text(features: Sequence[str]) -> str:
     return f" (both: {', '.join(features)})" if features else ""
 
 
-def because_text(base: float, parts: Iterable[tuple[str, float]]) -> str:
-    """Return the parts of a score as text: "base +0.74, cython3 +0.01".
+def because_text(base: float, parts: Iterable[tuple[str, float]], boost: float = 0.0) -> str:
+    """Return the parts of a score as text: "base +0.74, boost +0.20, cython3 +0.01".
 
     Parts that round to 0.00 are left out, unless all do.
     """
-    texts = [(name, f"{amount:+.2f}") for name, amount in (("base", base), *parts) if amount]
+    texts = [
+        (name, f"{amount:+.2f}") for name, amount in (("base", base), ("boost", boost), *parts) if amount
+    ]
     return ", ".join(f"{name} {text}" for name, text in [x for x in texts if float(x[1])] or texts)
 
 
@@ -111,8 +123,10 @@ def neighbor_columns(catalogue: Catalogue, items: npt.NDArray[Any], strengths: n
     return {**catalogue.columns(items), "score": strengths, "rank": ranks}
 
 
-def reason_columns(catalogue: Catalogue, item: int, reasons: list[Contribution], base: float) -> Columns:
-    """Return item, title, value, weight and contribution; a base score other than 0 is the last row.
+def reason_columns(
+    catalogue: Catalogue, item: int, reasons: list[Contribution], base: float, boost: float = 0.0
+) -> Columns:
+    """Return item, title, value, weight and contribution; a base score and a boost other than 0 are last.
 
     With features there is a column `both`: the features that two items have in common, where these carry the
     weight.
@@ -127,9 +141,10 @@ def reason_columns(catalogue: Catalogue, item: int, reasons: list[Contribution],
         columns["both"] = [
             (", ".join(catalogue.in_common(item, c.item)) or None) if c.weight else None for c in reasons
         ]
-    if base:
-        last = {"title": "(base score)", "contribution": base}
-        columns = {name: [*values, last.get(name)] for name, values in columns.items()}
+    for title, amount in (("(base score)", base), ("(boost)", boost)):
+        if amount:
+            last = {"title": title, "contribution": amount}
+            columns = {name: [*values, last.get(name)] for name, values in columns.items()}
     return columns
 
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from mrfrec.answers.people import People, UnknownIds, find_ids, rows_of_pairs
 from mrfrec.answers.question import ItemFilter, Question
+from mrfrec.answers.rules import Rules
 from mrfrec.answers.where import Where, is_by_user, mask_of
 from mrfrec.checks import warn
 from mrfrec.core.rows import Rows
@@ -29,11 +30,12 @@ class UnaskedUsers(UnknownIds):
 
 @dataclass(frozen=True)
 class Filters:
-    """The items that people must not get, and the only ones that some people may get."""
+    """The items that people must not get, the only ones that some people may get, and the rules of lists."""
 
     hidden: npt.NDArray[np.bool_] | None = None  # from everybody, for each item
     excluded: Rows | None = None  # for each person
     allowed: Mapping[int, npt.NDArray[Any]] = field(default_factory=dict)  # by row; others may get any item
+    rules: Rules = field(default_factory=Rules)
     unknown: tuple[UnknownIds, ...] = ()
     left: int | None = None  # items that `where` leaves for everybody
 

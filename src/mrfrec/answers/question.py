@@ -8,10 +8,18 @@ from typing import Any
 from mrfrec.answers.where import Where, check_where
 from mrfrec.checks import check_count, check_flag, check_number, counted, warn
 from mrfrec.data.reading_options import Moment, moment
+from mrfrec.errors import ParameterError
 from mrfrec.options import option
 
 ItemFilter = Iterable[int | str] | Mapping[Any, Iterable[int | str]] | None
 """Ids of items, or ids by user; None for no filter."""
+Quotas = Mapping[str, int] | None
+"""For each column, how many items with the same value a list may have."""
+Boost = Mapping[str, str | Mapping[Any, float]] | None
+"""What to add to scores or to multiply them by: the name of a column, or numbers by item."""
+
+_MOST_COLUMNS = 20  # of `at_most`
+BOOST_LIMITS = {"add": (-1e30, 1e30), "multiply": (1e-6, 1e6)}  # sums are finite in single precision
 
 
 @dataclass(frozen=True)
@@ -35,8 +43,19 @@ class Question:
     at: Moment | None = option(
         None, "When the question is asked, if not at the last event: 2026-11-16 or 2026-11-16T10:30:00."
     )
-
     where: Where = option(None, "Recommend only items of which this is true: price < 50 AND in_stock.")
+    at_most: Quotas = option(
+        None, 'At most so many items with the same value of a column: {"brand": 2, "color": 3}.'
+    )
+    boost: Boost = option(
+        None, 'Columns of numbers to add to the scores, or to multiply them by: {"add": "margin"}.'
+    )
+    variety: float = option(
+        0.0,
+        "Above 0, each further item is less like those before it; at 1 only that counts.",
+        least=0,
+        most=1,
+    )
 
     def __post_init__(self) -> None:
         checked = {
@@ -46,13 +65,22 @@ class Question:
             "explain": check_count("explain", self.explain, _LIMITS["explain"]["least"]),
             "at": check_at(self.at),
             "where": check_where(self.where),
+            "at_most": _check_at_most(self.at_most),
+            "boost": check_boost(self.boost),
+            "variety": check_number("variety", self.variety, "between 0 and 1", lambda x: 0 <= x <= 1),
         }
         self.__dict__.update(checked)  # numbers of numpy become plain ones
 
     def cost(self, lengths: Sequence[int]) -> int:
         """Return the cost of answers to histories of these lengths: their rows, and the work of reasons."""
         rows = len(lengths) * self.k * (1 + self.explain)
-        return rows + (sum(lengths) * self.k // 100 if self.explain else 0)
+        rows += sum(lengths) * self.k // 100 if self.explain else 0
+        if self.at_most or self.boost:
+            rows += len(lengths) * (self.k * len(self.at_most or ()) + _COST_OF_RULES)
+        if self.variety:
+            candidates = candidates_of_variety(self.k)
+            rows += len(lengths) * (_COST_OF_RULES + min(self.k, candidates) * candidates**2 // 5000)
+        return rows
 
     def warn_of_few(self, shortage: str, left: int | None = None) -> None:
         """Warn that there are fewer than k items, and why; `shortage` says for how many users.
@@ -60,9 +88,14 @@ class Question:
         `left` is how many items `where` leaves, if it holds for everybody.
         """
         why = "allowed" if self.allow is not None or self.where is not None else "not excluded"
+        limits = ", ".join(f"{most} of each {column!r}" for column, most in (self.at_most or {}).items())
+        within = f", with at most {limits}" if limits else ""
         text = "" if left is None else f" where leaves {counted(left, 'item')}."
-        warn(f"{shortage}: no more items are left that they have not seen and that are {why}.{text}")
+        warn(f"{shortage}: no more items are left that they have not seen and that are {why}{within}.{text}")
 
+
+_COST_OF_RULES = 100  # of one list, in rows
+_LEAST_VARIED, _MOST_VARIED = 50, 500  # candidates among which variety chooses
 
 _LIMITS: Mapping[str, Mapping[str, Any]] = {each.name: each.metadata for each in fields(Question)}
 
@@ -80,3 +113,52 @@ def check_at(at: object) -> str | None:
     if at is not None:
         moment("at", at)
     return at.isoformat() if isinstance(at, date) else None if at is None else str(at)
+
+
+def candidates_of_variety(k: int) -> int:
+    """Return among how many of the best items `variety` chooses k, or as many of these as there are."""
+    return min(max(5 * k, _LEAST_VARIED), _MOST_VARIED)
+
+
+def _check_at_most(at_most: object) -> Quotas:
+    """Return quotas by column, as plain ints."""
+    if at_most is None:
+        return None
+    rule = f'a mapping from up to {_MOST_COLUMNS} names of columns to whole numbers, such as {{"brand": 2}}'
+    if not isinstance(at_most, Mapping) or len(at_most) > _MOST_COLUMNS:
+        raise ParameterError("at_most", rule, at_most)
+    if not all(isinstance(column, str) for column in at_most):
+        raise ParameterError("at_most", rule, at_most)
+    return {column: check_count(f"at_most[{column!r}]", most, 0) for column, most in at_most.items()}
+
+
+def check_boost(boost: object) -> Boost:
+    """Return a boost whose numbers are plain floats within their limits."""
+    if boost is None:
+        return None
+    if not isinstance(boost, Mapping) or not {*boost} <= {"add", "multiply"}:
+        rule = 'a mapping with "add" or "multiply", such as {"add": "margin"} or {"multiply": {"tea": 1.5}}'
+        raise ParameterError("boost", rule, boost)
+    checked: dict[str, str | Mapping[Any, float]] = {}
+    for way, numbers in boost.items():
+        if isinstance(numbers, str):
+            checked[way] = numbers
+        elif isinstance(numbers, Mapping):
+            checked[way] = _check_numbers(way, numbers)
+        else:
+            rule = "the name of a column, or a mapping from items to numbers"
+            raise ParameterError(f'boost["{way}"]', rule, numbers)
+    return checked
+
+
+def _check_numbers(way: str, numbers: Mapping[Any, Any]) -> Mapping[Any, float]:
+    """Return the numbers of items as plain floats; up to 10,000 of them come with a request."""
+    least, most = BOOST_LIMITS[way]
+    if all(type(x) is float and least <= x <= most for x in numbers.values()):
+        return numbers
+
+    def holds(x: float) -> bool:
+        return least <= x <= most
+
+    rule = f"numbers from {least:g} to {most:g}"
+    return {item: check_number(f'boost["{way}"]', x, rule, holds) for item, x in numbers.items()}

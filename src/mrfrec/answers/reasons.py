@@ -1,6 +1,7 @@
 """Explain a score: what each item of a history adds to it."""
 
 from collections.abc import Callable
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,8 @@ import numpy.typing as npt
 
 from mrfrec.answers.columns import Contribution
 from mrfrec.answers.people import people_of
-from mrfrec.answers.question import check_at, check_novelty
+from mrfrec.answers.question import Boost, check_at, check_boost, check_novelty
+from mrfrec.answers.rules import lift_of, lifted
 from mrfrec.core.rows import Rows
 from mrfrec.data.ids import Id
 from mrfrec.data.reading_options import Moment
@@ -51,8 +53,9 @@ def explanation(
     history: object = None,
     novelty: float | None = None,
     at: Moment | None = None,
-) -> tuple[list[Contribution], float]:
-    """Return the contributions of a history to an item's score, largest first, and the item's base score."""
+    boost: Boost = None,
+) -> tuple[list[Contribution], float, float]:
+    """Return the contributions of a history to an item's score, largest first, its base score and boost."""
     position = fitted.catalogue.position(item)
     check_explains(fitted)
     if (user is None) == (history is None):
@@ -62,7 +65,12 @@ def explanation(
     contributions, base = explanations(
         fitted, np.array([position]), user=user, history=history, novelty=novelty, at=at
     )
-    return contributions[0], float(base[0])
+    lift, unknown = lift_of(fitted.catalogue, check_boost(boost))
+    for each in unknown:
+        each.warn()
+    plain = np.array([base[0] + fsum(part.amount for part in contributions[0])], np.float64)
+    added = 0.0 if lift is None else float((lifted(lift, np.array([position]), plain) - plain)[0])
+    return contributions[0], float(base[0]), added
 
 
 def explanations(

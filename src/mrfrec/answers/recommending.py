@@ -1,13 +1,15 @@
 """Recommend: rank items for the people a question is about, a batch of them at a time."""
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from mrfrec.answers.columns import RECOMMENDATION_COLUMNS, Recommendations, ScoreParts, recommendation_columns
 from mrfrec.answers.filters import Filters
 from mrfrec.answers.people import People, UnknownIds
 from mrfrec.answers.question import Question
 from mrfrec.answers.reasons import added_novelty, check_explains, reasons, scaled_weights
+from mrfrec.answers.rules import Rules, boosts, rank_by_rules
 from mrfrec.answers.selection import rank
 from mrfrec.data.catalogue import Columns
 from mrfrec.fitted.state import FittedState, Runtime
@@ -37,10 +39,12 @@ def recommend(
 def check_question(
     fitted: FittedState, people: People, question: Question, unknown: list[UnknownIds] | None = None
 ) -> Filters:
-    """Refuse a question that the model cannot answer, and look up the items it allows and excludes."""
+    """Refuse a question that the model cannot answer, and look up its items and columns."""
     if question.explain:
         check_explains(fitted)
     filters = Filters.of(people, fitted.catalogue, question)
+    rules, unknown_boosts = Rules.of(fitted.catalogue, question)
+    filters = replace(filters, rules=rules, unknown=(*filters.unknown, *unknown_boosts))
     for each in (*people.unknown, *filters.unknown):
         each.warn() if unknown is None else unknown.append(each)
     added_novelty(fitted, question.novelty)
@@ -60,13 +64,20 @@ def ranked(
 ) -> Iterator[Recommendations]:
     """Yield recommendations for a range of the people."""
     k, more_novelty = question.k, added_novelty(fitted, question.novelty)
-    places = min(k, len(fitted.catalogue.items))
+    places, rules = min(k, len(fitted.catalogue.items)), filters.rules
     short = done = 0
     for start, names, histories in people.batches(*span):
-        items, scores, evidence = rank(
-            fitted, runtime, histories, places, hide=filters.hide(start, histories, question.exclude_seen),
-            never=filters.hidden, allowed=filters.allow(start, len(names)), more_novelty=more_novelty,
-        )  # fmt: skip
+        which: dict[str, Any] = {
+            "hide": filters.hide(start, histories, question.exclude_seen),
+            "never": filters.hidden,
+            "allowed": filters.allow(start, len(names)),
+            "more_novelty": more_novelty,
+        }
+        if rules:
+            ranking = rank_by_rules(fitted, runtime, histories, places, rules, **which)
+        else:
+            ranking = rank(fitted, runtime, histories, places, **which)
+        items, scores, evidence = ranking
         short += int((items[:, -1] < 0).sum()) if places == k else len(names)
         explained = None
         if question.explain:
@@ -76,7 +87,8 @@ def ranked(
                 others = fitted.base(stranger=True, more_novelty=more_novelty).scores
                 base[strangers] = others[items[strangers]]
             weights = scaled_weights(fitted, more_novelty)
-            explained = ScoreParts(base, *reasons(weights, histories, items, question.explain))
+            boost = None if rules.lift is None else boosts(rules.lift, items, scores)
+            explained = ScoreParts(base, *reasons(weights, histories, items, question.explain), boost)
         yield Recommendations(names, items, scores, evidence, explained)
         done += len(names)
         if progress is not None:

@@ -15,6 +15,7 @@ from mrfrec.core.rows import Rows
 from mrfrec.fitted.scorers import (
     MOST_IN_NUMPY,
     Base,
+    Lift,
     Scorer,
     Selection,
     Ties,
@@ -41,11 +42,13 @@ def rank(
     never: npt.NDArray[np.bool_] | None = None,
     allowed: Mapping[int, Array] | None = None,
     more_novelty: float = 0.0,
+    lift: Lift | None = None,
 ) -> Ranked:
     """Return items, scores and whether there is evidence for each: users × k, best first.
 
     `hide` holds the items to leave out for each user, `never` those for all; `allowed`, the only items
-    for some users. `more_novelty` is added to the novelty that the model was fitted with.
+    for some users. `more_novelty` is added to the novelty that the model was fitted with. `lift` changes the
+    scores.
     """
     strangers = histories.ptr[1:] == histories.ptr[:-1]
     stranger = bool(strangers.any())
@@ -59,11 +62,14 @@ def rank(
                 else None
             )
             some = None if hide is None else hide.take(rows)
-            parts = rank(fitted, runtime, histories.take(rows), k, ties, some, never, only, more_novelty)
+            parts = rank(
+                fitted, runtime, histories.take(rows), k, ties, some, never, only, more_novelty, lift
+            )
             for whole, part in zip(out, parts, strict=True):
                 whole[rows] = part
         return out
     base = fitted.base(stranger=stranger, more_novelty=more_novelty, ties=ties)
+    base = base if lift is None else base.lifted(lift)
     if stranger:  # nothing is known, so nothing adds to the base score
         nothing = Rows.empty(histories.width, histories.width)
         scorer: Scorer = WeightScorer(histories, nothing, base.start.dtype)

@@ -10,7 +10,7 @@ from typer import Argument
 from mrfrec.checks import check_count, counted, in_words
 from mrfrec.cli import note
 from mrfrec.cli.data import cluster_of, note_skipped
-from mrfrec.cli.derived import parse_pairs
+from mrfrec.cli.derived import parse_pairs, parse_weights
 from mrfrec.cli.options import Asked, Cluster, HistoryForm, Model, RankingMachine
 from mrfrec.errors import DataError
 from mrfrec.io.atomic import refuse_own_input
@@ -246,6 +246,9 @@ def explain(
     at: Annotated[
         str | None, "TIME", "When the user is asked, if not at the latest time of the data: 2026-11-16."
     ] = None,
+    boost: Annotated[
+        str | None, "LIST", "Columns to add to the score or to multiply it by, as for recommend: add=margin."
+    ] = None,
     form: Form = None,
     output: Annotated[Path | None, "A .csv, .json or .txt file.  [default: stdout]"] = None,
 ) -> None:
@@ -253,7 +256,7 @@ def explain(
 
     A contribution is the value of the item in the history times its weight. With the base score they
     sum to the score. The base score is what the item has for somebody who used other items, but none that has
-    a weight for it; for an empty history, the mean of the item.
+    a weight for it; for an empty history, the mean of the item. A boost is a part of its own.
 
     \b
     Examples:
@@ -273,16 +276,18 @@ def explain(
     catalogue = opened.catalogue
     names = ItemNames(catalogue)
     whose: dict[str, Any] = {"novelty": novelty, "at": at}
+    if boost is not None:
+        whose["boost"] = parse_weights("boost", boost)
     if history is not None:
         whose["history"] = names.find_all(history)
     if user is not None:
         (whose["user"],) = find_users(opened, [user], None)
     known = names.find(item)
-    found, base = explanation(opened.fitted_, known, **whose)
-    columns = reason_columns(catalogue, catalogue.position(known), found, base)
+    found, *others = explanation(opened.fitted_, known, **whose)
+    columns = reason_columns(catalogue, catalogue.position(known), found, *others)
     if kind == "table":
-        if base:  # its row has no item: show its title there
-            columns["item"][-1], columns["title"][-1] = columns["title"][-1], None
-        last = {"item": "(score)", "contribution": fsum([base, *(c.amount for c in found)])}
+        for row in range(len(found), len(columns["item"])):  # of no item: show its title there
+            columns["item"][row], columns["title"][row] = columns["title"][row], None
+        last = {"item": "(score)", "contribution": fsum([*others, *(c.amount for c in found)])}
         columns = {name: [*values, last.get(name)] for name, values in columns.items()}
     write_rows(rows_of(columns), list(columns), catalogue, kind, output)

@@ -90,6 +90,10 @@ class Column:
         Codes are 0, 1, 2, … in the order of the values. An item without a value is in no group; one with a
         list is in as many as it has parts.
         """
+        return self._groups
+
+    @cached_property
+    def _groups(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
         if self.ptr is not None:
             return self.ptr, self.values
         ptr = np.concatenate([[0], np.cumsum(~self.missing)]).astype(np.int64)

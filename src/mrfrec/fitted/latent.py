@@ -13,7 +13,7 @@ from mrfrec.data.catalogue import Catalogue
 from mrfrec.errors import DataError
 from mrfrec.fitted.files import shaped
 from mrfrec.fitted.scorers import Scorer, VectorScorer
-from mrfrec.fitted.state import Facts, Learned, Runtime
+from mrfrec.fitted.state import Facts, Learned, Runtime, of_length_one
 
 if TYPE_CHECKING:
     from mrfrec.io.artifact import Stored
@@ -34,6 +34,11 @@ class LatentVectors(Learned):
     def scorer(self, histories: Rows, runtime: Runtime) -> Scorer:
         self.vectors.verify()
         return VectorScorer(histories, self.embed(histories, runtime.threads), self.vectors.array)
+
+    def directions(self, items: Array) -> npt.NDArray[np.float64]:
+        """Return the vectors of the items."""
+        self.vectors.verify(items)
+        return of_length_one(self.vectors.array[items])
 
     def stranger_scores(self, catalogue: Catalogue) -> Array:
         return np.zeros_like(self.base_scores)  # the vector of an empty history means nothing

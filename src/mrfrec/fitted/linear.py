@@ -12,7 +12,7 @@ from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.fitted import scorers
 from mrfrec.fitted.files import shaped, stored_rows
-from mrfrec.fitted.state import Facts, Learned, Runtime
+from mrfrec.fitted.state import Facts, Learned, Runtime, of_length_one
 
 if TYPE_CHECKING:
     from mrfrec.engines.gpu.ranking import DeviceRanker
@@ -84,6 +84,19 @@ class LinearWeights(Learned):
             weights = np.zeros((len(had), len(targets)))
             weights[owner[place >= 0], place[place >= 0]] = rows.values[place >= 0]
         return weights if self.low_rank is None else weights + self.low_rank.between(had, targets)
+
+    def directions(self, items: Array) -> npt.NDArray[np.float64]:
+        """Return the vectors of the low-rank part; without them, rows of B + λ·L between these items.
+
+        By rows, items are alike that recommend the same items of these. Each recommends itself as well, as
+        much as a typical one does all others, so that two with a weight between them are alike.
+        """
+        if self.low_rank is not None and self.low_rank.left[items].all():  # new items have no vectors
+            self.low_rank.verify()
+            return of_length_one(self.low_rank.vectors[items])
+        W = self.weights_between(items, np.ones(len(items)), items)
+        W[np.diag_indices(len(W))] = np.sqrt(np.einsum("ij,ij->", W, W) / max(len(W), 1)) or 1.0
+        return of_length_one(W)
 
     def neighbors(self, item: int, catalogue: Catalogue) -> tuple[Array, Array]:
         """Row j of B + λ·L: where item j adds most."""

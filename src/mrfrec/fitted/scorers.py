@@ -7,7 +7,7 @@ compiled code. Both do the same floating-point operations in the same order: the
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,13 @@ class Selection:
     factor: Array | None = None  # by which the scores of each item will be multiplied
 
 
+class Lift(NamedTuple):
+    """What a question adds to the score of each item, and what it then multiplies the sum by."""
+
+    addend: Array | None = None
+    factor: Array | None = None  # above 0
+
+
 @dataclass(frozen=True)
 class Base:
     """The score each item starts from, and which of two items with equal scores comes first."""
@@ -68,6 +75,15 @@ class Base:
         """Return this base with some items never chosen."""
         start = np.where(hidden, -np.inf, self.start).astype(self.start.dtype)
         return Base(start, self.order, self.factor, self)
+
+    def lifted(self, lift: Lift) -> "Base":
+        """Return this base with more added to each item, and a further factor."""
+        start, factor, kind = self.start, self.factor, self.start.dtype
+        if lift.addend is not None:  # not multiplied by the factor that is there
+            start = (start + (lift.addend if factor is None else lift.addend / factor)).astype(kind)
+        if lift.factor is not None:
+            factor = (lift.factor if factor is None else factor * lift.factor).astype(kind)
+        return Base(start, self.order, factor)
 
 
 class Scorer(ABC):

@@ -70,6 +70,10 @@ class Learned(ABC):
         """
         raise NotImplementedError
 
+    @abstractmethod
+    def directions(self, items: Array) -> npt.NDArray[np.float64]:
+        """Return a vector of length 1, or of zeros, for each of these items; likeness is their product."""
+
     def stranger_scores(self, catalogue: Catalogue) -> Array:
         """Return the score of each item for a user without a history."""
         return self.base_scores
@@ -234,3 +238,10 @@ class FittedState:
             order = self.catalogue.by_popularity if ties == "popularity" else by_index
             base = self._bases[key] = Base(start, order, factor)
         return base
+
+
+def of_length_one(vectors: Array) -> npt.NDArray[np.float64]:
+    """Return the rows divided by their lengths; rows of zeros stay."""
+    rows = vectors.astype(np.float64)
+    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
+    return np.asarray(np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0))

@@ -27,7 +27,7 @@ from mrfrec.answers.columns import (
 )
 from mrfrec.answers.people import UnknownIds, people_of, timed_rows, validation_rows
 from mrfrec.answers.publishing import Form, WriteOptions
-from mrfrec.answers.question import ItemFilter, Question
+from mrfrec.answers.question import Boost, ItemFilter, Question, Quotas
 from mrfrec.answers.where import Where
 from mrfrec.bars import showing
 from mrfrec.checks import check_count, check_flag, check_frames
@@ -440,6 +440,9 @@ class Recommender(Parameterized, ABC):
         explain: int = 0,
         at: Moment | None = None,
         where: Where = None,
+        at_most: Quotas = None,
+        boost: Boost = None,
+        variety: float = 0.0,
         progress: "Progress | bool | None" = None,
     ) -> Any:
         """Return the k best items of each user: a table of user, item, title, score, rank and source.
@@ -476,6 +479,18 @@ class Recommender(Parameterized, ABC):
             columns to conditions, {"category": "shoes", "price": (10, 50), "in_stock": True}, or an
             expression in SQL, "price < 50 AND in_stock"; docs/rules.md has all conditions. By user:
             {None: {…}, "ann": {…}}, where None stands for everybody.
+        at_most
+            At most so many items with the same value of a column of the model's table of items: {"brand": 2,
+            "color": 3}. Items without a value are not limited; one with a list counts for each of its parts.
+        boost
+            {"add": "margin"} adds a column of numbers to the scores, {"multiply": "season"} multiplies them
+            by one, where scores below 0 are divided, so that a factor above 1 lifts every score. In place of
+            a column, a mapping from item to number: {"multiply": {"tea": 1.5}}. With both, the sum is
+            multiplied. Items without a number keep their score.
+        variety
+            v, from 0 to 1: each next item is the one with the largest (1 − v)·r − v·L among the best 5·k (50
+            to 500; further ones follow by score). r is its score, scaled to [0, 1] over these, and L its
+            largest likeness to an item before it. Scores are shown as they are; `rank` tells the order.
         progress
             As in `fit`; it counts users.
 
@@ -488,7 +503,7 @@ class Recommender(Parameterized, ABC):
         """
         fitted, question = (
             self.fitted_,
-            Question(k, exclude_seen, allow, exclude, novelty, explain, at, where),
+            Question(k, exclude_seen, allow, exclude, novelty, explain, at, where, at_most, boost, variety),
         )
         people = people_of(fitted, users, history)
         with showing(progress) as report:
@@ -590,16 +605,20 @@ class Recommender(Parameterized, ABC):
         history: object = None,
         novelty: float | None = None,
         at: Moment | None = None,
+        boost: Boost = None,
     ) -> Any:
         """Return what a history adds to the score of one item, the largest contribution first.
 
         A table of item, title, value, weight and contribution. The contributions sum to the score that
-        `recommend` gives. A base score other than 0 is the last row, without an item. A model with features
-        has a further column `both`: the features that the items have in common, where they carry the weight.
+        `recommend` gives. A base score other than 0 is the last row, without an item; a `boost`, as that of
+        `recommend`, has a further one. A model with features has a further column `both`: the features that
+        the items have in common, where they carry the weight.
         """
         fitted = self.fitted_
-        parts, base = explaining.explanation(fitted, item, user=user, history=history, novelty=novelty, at=at)
-        columns = reason_columns(fitted.catalogue, fitted.catalogue.position(item), parts, base)
+        parts = explaining.explanation(
+            fitted, item, user=user, history=history, novelty=novelty, at=at, boost=boost
+        )
+        columns = reason_columns(fitted.catalogue, fitted.catalogue.position(item), *parts)
         return self._frame(fitted, [columns], columns)
 
     def search(self, text: str, k: int = 10) -> Any:

@@ -19,7 +19,7 @@ from mrfrec.answers.columns import (
     search_columns,
 )
 from mrfrec.answers.people import People, UnknownIds, people_of, people_with_values
-from mrfrec.answers.question import Question
+from mrfrec.answers.question import Boost, Question
 from mrfrec.answers.reasons import explanation
 from mrfrec.answers.similar import nearest
 from mrfrec.data.catalogue import Catalogue
@@ -48,7 +48,8 @@ def recommend(
 ) -> tuple[list[Answered], list[Id]]:
     """Recommend to each history.
 
-    Returns the answers, and the unknown ids of `allow` and `exclude`: once, since all answers share them.
+    Returns the answers, and the unknown ids of `allow`, `exclude` and `boost`: once, since all answers share
+    them.
     """
     people = _people(model, histories)
     kind = _type_of(model.items_)
@@ -97,10 +98,12 @@ def _answers(
         for name in ("allow", "exclude")
         if (ids := getattr(question, name)) is not None
     }
+    boost, wanted["boost"] = _known_kind(question.boost, kind)
     # Ids of the other type are no error here; the filters tell which of the rest are unknown.
     possible: dict[str, Any] = {
-        name: [item for item in ids if type(item) is kind] for name, ids in wanted.items()
+        name: [item for item in ids if type(item) is kind] for name, ids in wanted.items() if name != "boost"
     }
+    possible["boost"] = boost
     missing: list[UnknownIds] = []
     batches = recommending.recommend(
         model.fitted_, runtime_of(model), _asked_now(people), replace(question, **possible), unknown=missing
@@ -114,6 +117,19 @@ def _answers(
     ]
     rows = [each for batch in batches for each in _rows(model, batch)]
     return [Answered(*each) for each in zip(rows, unknown, strict=True)], others
+
+
+def _known_kind(boost: Boost, kind: type[Id]) -> tuple[Boost, list[Id]]:
+    """Return a boost without items whose ids are of the other type, and all of its items."""
+    ids: dict[Id, None] = {}
+    possible: dict[str, str | Mapping[Any, float]] = {}
+    for way, numbers in (boost or {}).items():
+        if isinstance(numbers, str):
+            possible[way] = numbers
+        else:
+            ids |= dict.fromkeys(numbers)
+            possible[way] = {item: x for item, x in numbers.items() if type(item) is kind}
+    return possible or None, list(ids)
 
 
 def _type_of(items: Ids) -> type[Id]:
@@ -143,7 +159,7 @@ def _rows(model: Recommender, batch: Recommendations) -> Iterable[list[Row]]:
             for item, title, x, rank, known in zip(*columns, strict=True)
         ]
         if batch.parts is not None:
-            bases, others, amounts = (part[user, :count] for part in batch.parts)
+            bases, others, amounts = (part[user, :count] for part in batch.parts[:3])
             named_others = {
                 item: {"item": catalogue.items[item], "title": catalogue.short_title(item)}
                 for item in np.unique(others[others >= 0]).tolist()
@@ -151,6 +167,8 @@ def _rows(model: Recommender, batch: Recommendations) -> Iterable[list[Row]]:
             parts = as_python(bases), others.tolist(), amounts.tolist()
             for row, target, base, *reasons in zip(rows, items.tolist(), *parts, strict=True):
                 row["base"] = base
+                if batch.parts.boost is not None:
+                    row["boost"] = float(batch.parts.boost[user, row["rank"] - 1])
                 row["reasons"] = [
                     {
                         **named_others[item],
@@ -221,6 +239,7 @@ def explain(
     user: Id | None,
     novelty: float | None,
     at: str | None = None,
+    boost: Boost = None,
 ) -> Row | None:
     """Return the contribution of each item of a history, or of a user's, to the score of an item.
 
@@ -236,9 +255,19 @@ def explain(
         known = _known(catalogue.items, history)
         unknown = [each for each in history if each not in known]
         people = _people(model, [{each: x for each, x in history.items() if each in known}])
-    contributions, base = explanation(model.fitted_, item, history=_asked_now(people), novelty=novelty, at=at)
+    boost, ids = _known_kind(boost, _type_of(catalogue.items))
+    lost = {*ids} - _known(catalogue.items, ids)
+    unknown += [each for each in ids if each in lost]
+    if boost is not None:
+        boost = {
+            way: x if isinstance(x, str) else {each: number for each, number in x.items() if each not in lost}
+            for way, x in boost.items()
+        }
+    contributions, *others = explanation(
+        model.fitted_, item, history=_asked_now(people), novelty=novelty, at=at, boost=boost
+    )
     place = catalogue.position(item)
-    columns = reason_columns(catalogue, place, contributions, base)
+    columns = reason_columns(catalogue, place, contributions, *others)
     columns.pop("both", None)  # which is text, for tables
     rows = list(rows_of(columns))
     for row, part in zip(rows, contributions, strict=False):  # the base score has no features

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mrfrec.answers.people import length_of_history
-from mrfrec.answers.question import Question, check_at
+from mrfrec.answers.question import Boost, Question, check_at, check_boost
 from mrfrec.errors import MrfrecError
 from mrfrec.service import answers, schemas
 from mrfrec.service.metrics import Metrics
@@ -132,8 +132,9 @@ def create_router(
         else:
             history = _history(body.history, settings)
         found = await lookups.run_in_thread(
-            answers.explain, served.model, body.item, history, body.user, body.novelty, check_at(body.at)
-        )
+            answers.explain, served.model, body.item, history, body.user, body.novelty, check_at(body.at),
+            check_boost(_boost(body.boost, settings)),
+        )  # fmt: skip
         if found is None:
             raise ProblemError(404, _UNKNOWN_ITEM)
         return _reply(choice, found)
@@ -253,7 +254,7 @@ def _question(body: schemas.RecommendRequest | schemas.BatchRequest, settings: S
     for name, items in (("exclude", body.exclude), ("allow", body.allow)):
         if items:
             _check_at_most(settings.max_history, f"the number of items of {name}", len(items))
-    asked = {name: getattr(body, name) for name in _OPTIONS}
+    asked = {name: getattr(body, name) for name in _OPTIONS} | {"boost": _boost(body.boost, settings)}
     if body.where is not None:
         asked["where"] = {
             name: each.model_dump(exclude_none=True) if isinstance(each, schemas.Condition) else each
@@ -264,6 +265,13 @@ def _question(body: schemas.RecommendRequest | schemas.BatchRequest, settings: S
         values = sum(len(value) for value in words.values() if isinstance(value, list))
         _check_at_most(settings.max_history, "the number of values of a condition", values)
     return question
+
+
+def _boost(boosting: schemas.Boosting | None, settings: ServiceSettings) -> Boost:
+    for numbers in () if boosting is None else (boosting.add, boosting.multiply):
+        if isinstance(numbers, list):
+            _check_at_most(settings.max_history, "the number of items of boost", len(numbers))
+    return schemas.boost_of(boosting)
 
 
 def _check_at_most(most: int, what: str, count: int) -> None:

@@ -20,7 +20,7 @@ from mrfrec.answers.columns import (
     because_text,
     shared_features_text,
 )
-from mrfrec.answers.question import Question, check_at
+from mrfrec.answers.question import Boost, Question, check_at, check_boost
 from mrfrec.answers.where import as_json
 from mrfrec.checks import check_count, check_frames, check_number, missing_extra, warn
 from mrfrec.data.catalogue import name_with_id
@@ -117,6 +117,7 @@ class Client:
         for name in ("allow", "exclude"):
             if options[name] is not None:
                 options[name] = as_list(options[name], "item", name)
+        options["boost"] = _boost(checked.boost)
         if (users is None) == (history is None):
             raise ParameterError("users", "given, or else history", users)
         names: list[Any] = as_list(users, "user", "users") if _is_several(users) else [users]
@@ -163,6 +164,7 @@ class Client:
         history: object = None,
         novelty: float | None = None,
         at: Moment | None = None,
+        boost: Boost = None,
         visitor: Id | None = None,
     ) -> Any:
         """Return the contributions of a history to the score of one item: see `Recommender.explain`.
@@ -179,6 +181,7 @@ class Client:
         with self._reading():
             answer = self._post(
                 "explain", item=item, user=user, history=history, novelty=novelty, at=check_at(at),
+                boost=_boost(check_boost(boost)),
                 visitor=visitor,
             )  # fmt: skip
             _warn_of_unknown([answer])
@@ -329,6 +332,18 @@ def _used(item: Any, x: Any) -> dict[str, Any]:
     return {"item": item, "value": x}
 
 
+def _boost(boost: Boost) -> Answer | None:
+    """Return a boost as the API takes it, with its items in lists."""
+    if boost is None:
+        return None
+    return {
+        way: numbers
+        if isinstance(numbers, str)
+        else [{"item": item, "value": x} for item, x in numbers.items()]
+        for way, numbers in boost.items()
+    }
+
+
 def _warn_of_unknown(answers: Iterable[Answer]) -> None:
     unknown = list(dict.fromkeys(item for answer in answers for item in answer["unknown"]))
     if unknown:
@@ -340,7 +355,7 @@ def _because(row: Mapping[str, Any]) -> str:
     for reason in row["reasons"]:
         shared = shared_features_text(reason.get("both") or ())
         parts.append((name_with_id(reason["item"], reason["title"]) + shared, reason["contribution"]))
-    return because_text(row["base"], parts)
+    return because_text(row["base"], parts, row.get("boost") or 0.0)
 
 
 def _pause(asked_for: str | None) -> float:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
-from mrfrec.answers.question import ItemFilter, Question
+from mrfrec.answers.question import Boost, ItemFilter, Question
 from mrfrec.answers.where import Where
 from mrfrec.data.reading_options import Moment
 
@@ -34,9 +34,36 @@ class Used(_Strict):
     )
 
 
+class Number(_Strict):
+    """An item with a number to add to its score, or to multiply it by."""
+
+    item: ItemId
+    value: float
+
+
 # One error of a long list is enough: to tell of all takes a second.
 Items = Annotated[list[ItemId], Field(fail_fast=True)]
 History = Annotated[list[ItemId | Used], Field(fail_fast=True)]
+Numbers = str | Annotated[list[Number], Field(fail_fast=True)]
+
+
+class Boosting(_Strict):
+    """What to add to scores, and what to multiply them by: columns of the table of items, or numbers."""
+
+    add: Numbers | None = None
+    multiply: Numbers | None = None
+
+
+def boost_of(boosting: Boosting | None) -> Boost:
+    """Return a boost as `Question` takes it."""
+    if boosting is None:
+        return None
+    ways = {"add": boosting.add, "multiply": boosting.multiply}
+    return {
+        way: numbers if isinstance(numbers, str) else {each.item: each.value for each in numbers}
+        for way, numbers in ways.items()
+        if numbers is not None
+    }
 
 
 Value = bool | _Integer | float | Annotated[str, Field(max_length=1000)]
@@ -87,6 +114,9 @@ class _ForSomebody(_Strict):
             for place, item in enumerate(history if isinstance(history, list) else ()):
                 if type(item) is dict and len(item) > _MOST_NAMES:
                     history[place] = dict(islice(item.items(), _MOST_NAMES))
+        for name in ("at_most", "boost"):  # with more names they are refused
+            if isinstance(data.get(name), dict):
+                data[name] = dict(islice(data[name].items(), _MOST_NAMES + 1))
         return data
 
 
@@ -97,7 +127,9 @@ def _options() -> Any:
         rules: dict[str, Any] = {"ge": each.metadata["least"], "le": each.metadata["most"]}
         if each.name == "explain":
             rules |= {"le": _MOST_REASONS, "alias": "reasons"}
-        kinds: dict[Any, Any] = {ItemFilter: Items | None, Where: Conditions | None}
+        kinds: dict[Any, Any] = {
+            ItemFilter: Items | None, Where: Conditions | None, Boost: Boosting | None,
+        }  # fmt: skip
         kind = kinds.get(each.type, each.type)
         found[each.name] = kind, Field(each.default, description=each.metadata["help"], **rules)
     return found
@@ -132,6 +164,7 @@ class ExplainRequest(_ForSomebody):
     user: ItemId | None = None
     novelty: float | None = _OPTIONS["novelty"][1]
     at: Moment | None = _OPTIONS["at"][1]
+    boost: Boosting | None = _OPTIONS["boost"][1]
 
     model_config = _example({"item": "bread", "history": ["milk", "jam"]})
 
@@ -168,7 +201,7 @@ class Reason(BaseModel):
 
 
 class Explained(BaseModel):
-    """value · weight, which an item of the history adds; without an item, the base score."""
+    """value · weight, which an item of the history adds; without an item, the base score or a boost."""
 
     item: ItemId | None
     title: str | None
@@ -192,6 +225,7 @@ class Recommended(Neighbor):
 
     source: str = Field(description="model, or popular where no item of the history has a weight for it.")
     base: float | None = Field(None, description="With reasons: the base score, the part that no item adds.")
+    boost: float | None = Field(None, description="With reasons and a boost: what that adds to the score.")
     reasons: list[Reason] | None = None
 
 
