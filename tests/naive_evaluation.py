@@ -312,9 +312,52 @@ def tail(ranked: Sequence[int], users_of: Sequence[int], k: int) -> float:
     return len([item for item in items if item in long_tail(users_of)]) / len(items) if items else 0.0
 
 
+def variety(ranked: Sequence[int], vectors: Sequence[Sequence[float]], k: int) -> float:
+    """1 − the mean cosine of all pairs of recommended items; 0 with fewer than two."""
+
+    def cosine(a: int, b: int) -> float:
+        length = math.hypot(*vectors[a]) * math.hypot(*vectors[b])
+        return sum(x * y for x, y in zip(vectors[a], vectors[b], strict=True)) / length if length else 0.0
+
+    items = recommended(ranked, k)
+    pairs = [(a, b) for place, a in enumerate(items) for b in items[:place]]
+    return 1 - sum(cosine(a, b) for a, b in pairs) / len(pairs) if pairs else 0.0
+
+
 def coverage(lists: Sequence[Sequence[int]], n_items: int, k: int) -> float:
     """Of all users together: the share of items that somebody is recommended."""
     return len({item for ranked in lists for item in recommended(ranked, k)}) / n_items
+
+
+@dataclass
+class Judged:
+    """Lists of other systems as they are judged; what is no hit whatever it is stands as None."""
+
+    lists: dict[Any, list[Any]]  # test user → items
+    without: int  # test users without a list
+    not_asked: int  # users of the table who are no test users
+    unknown: int  # of the first k places: items that are not in the training data
+    seen: int  # of the first k places: items that the user is shown
+
+
+def lists_of_others(
+    rows: Sequence[tuple[Any, Any, float]],  # user, item, and what orders each list: the lowest first
+    shown: Sets,
+    items: set[Any],
+    k: int,
+    drop_seen: bool = False,
+) -> Judged:
+    judged = Judged({}, 0, len({user for user, _, _ in rows} - set(shown)), 0, 0)
+    for user in shown:
+        own = sorted([row for row in rows if row[0] == user], key=lambda row: row[2])
+        judged.without += not own
+        listed = [item for _, item, _ in own]
+        judged.unknown += len([item for item in listed[:k] if item not in items])
+        judged.seen += len([item for item in listed[:k] if item in shown[user] & items])
+        if drop_seen:
+            listed = [item for item in listed if item not in shown[user] & items]
+        judged.lists[user] = [item if item in items else None for item in listed[:k]]
+    return judged
 
 
 # Over users.

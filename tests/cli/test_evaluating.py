@@ -19,6 +19,7 @@ from mrfrec import (
     DataError,
     MissingLibraryError,
     MrfrecError,
+    MrfrecWarning,
     ParameterError,
     datasets,
     read_interactions,
@@ -274,6 +275,40 @@ def test_results_go_to_files_by_their_names(run: Any, folder: Path) -> None:
         run(*command, "out.pdf")
 
 
+def test_lists_of_others_trained_on_the_written_split_are_compared(run: Any, folder: Path) -> None:
+    """A most-popular list, made from what `mrfrec split` writes, by two roads."""
+    typed = "events.csv --heldout 30"
+    run(f"split {typed} -o parts")
+    train, shown = (pl.read_parquet(folder / "parts" / f"{name}.parquet") for name in ("train", "shown"))
+    shown = shown.select("user", "item")
+    best = train.group_by("item").len("users").sort("users", "item", descending=[True, False])
+    lists = shown.select(pl.col("user").unique()).join(best.select("item", score="users"), how="cross")
+    lists = lists.join(shown, ["user", "item"], how="anti")
+    lists.write_csv(folder / "lists.csv")
+    lists.sort("user", "score", descending=[False, True]).select("user", "item").write_parquet("rows.parquet")
+    more = "--recommendations lists.csv --recommendations 'by rows: rows.parquet' --per-user users.csv"
+    page = json.loads(run(f"evaluate {typed} --model Popularity --metrics {METRICS} --format json {more}"))
+    popular, *others = page["models"]
+    assert [each["name"] for each in others] == ["lists", "by rows"]
+    for each, difference in zip(others, page["differences"], strict=True):
+        for metric, mean in popular["metrics"].items():
+            assert each["metrics"][metric] == pytest.approx(mean)
+        assert (each["kind"], each["lists"]["users_without_list"]) == ("lists", 0)
+        assert difference["against"] == "Popularity"
+        assert difference["metrics"]["ndcg@10"] == {"difference": 0, "error": 0, "p": 1}
+    assert len(pl.read_csv("users.csv")) == 3 * popular["test_users"]
+    lists.vstack(shown.with_columns(score=pl.lit(9999, pl.UInt32))).write_csv(folder / "seen.csv")
+    models = "--model Popularity --model ItemKNN --recommendations seen.csv"
+    with pytest.warns(MrfrecWarning, match=r"seen\.csv: .* already seen, each a miss"):
+        out = run(f"compare {typed} --metrics ndcg@10 {models}")
+    assert re.search(
+        r"seen: lists in the order of column 'score', highest first; \d+ places with an item", out
+    )
+    assert re.search(r"^seen +-0\.\d+ ± 0\.\d+ \(p < 0\.001\)", out, re.MULTILINE)
+    out = run(f"compare {typed} --metrics ndcg@10 {models} --drop-seen")
+    assert re.search(r"^seen +\+0\.0000 ± 0\.0000 \(p = 1\.000\)", out, re.MULTILINE)
+
+
 TUNE = "tune events.csv --metric ndcg@10 --heldout 30 -o no.json"
 NAMED_TWICE = "--model must be given at least twice, with different names"
 REFUSED = {
@@ -310,6 +345,11 @@ REFUSED = {
     f"{TUNE} --study no.json": "another one than --study",
     f"{TUNE} --model SLIM --vary l1": "--vary must be PARAMETER=VALUE",
     f"{TUNE} --model SLIM --vary l1=1 --vary l1=2": "once for each parameter",
+    "evaluate events.csv --drop-seen": "--drop-seen must be left out without --recommendations",
+    "evaluate events.csv --recommendations 'MRF: a.csv'": "--recommendations must be different names",
+    "evaluate events.csv --recommendations a.csv --recommendations b/a.csv": "must be different names",
+    "evaluate events.csv --recommendations nothing.csv": "there is no file nothing.csv",
+    "evaluate events.csv --recommendations train.parquet -o train.parquet": "train.parquet",
     "paper tradeoff events.csv --dense EASE": "must be an MRF",
     "paper lowrank events.csv --model SLIM": "must be an MRF, EASE or EDLAE, whose weights can be cut",
     "paper lowrank events.csv --ranks 2,x": "--ranks must be numbers",

@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse as sp
 import scipy.stats
 
-from mrfrec import MRF, DataError, MrfrecWarning, ParameterError
+from mrfrec import MRF, DataError, MrfrecWarning, ParameterError, read_item_features
 from mrfrec.data.interactions import Interactions
 from mrfrec.evaluation import protocol
 from mrfrec.evaluation.metrics import NAMES, Lists, Metric, long_tail, mean_of, paired, parse
@@ -34,6 +34,7 @@ class Case:
     ranked: list[list[int]]
     targets: list[set[int]]
     popularity: list[int]
+    training: Numbers | None = None
 
     def lists(self) -> Lists:
         """With each user's targets stored backwards: their order must not matter."""
@@ -41,7 +42,16 @@ class Case:
         borders = np.cumsum([0, *map(len, self.targets)])
         shape = len(self.targets), len(self.popularity)
         targets = sp.csr_array((np.ones(len(stored)), stored, borders), shape=shape)
-        return Lists(np.array(self.ranked, np.int32), targets, np.array(self.popularity, np.int64))
+        ranked, popularity = np.array(self.ranked, np.int32), np.array(self.popularity, np.int64)
+        return Lists(ranked, targets, popularity, lambda: Interactions(sp.csr_array(self.histories())))
+
+    def histories(self) -> Numbers:
+        """The training data, or that of 20 users; nobody likes some items."""
+        if self.training is not None:
+            return self.training
+        m = len(self.popularity)
+        likes = np.random.default_rng(m).random((20, m)) < np.linspace(0, 0.6, m) ** 2
+        return likes.astype(np.float64)
 
     def expected(self, name: str, k: int) -> list[float]:
         if name in naive.ACCURACY:
@@ -49,6 +59,9 @@ class Case:
             return [metric(*user, k) for user in zip(self.ranked, self.targets, strict=True)]
         if name == "coverage":
             return [naive.coverage(self.ranked, len(self.popularity), k)]
+        if name == "variety":
+            vectors = self.histories().T.tolist()
+            return [naive.variety(ranked, vectors, k) for ranked in self.ranked]
         metric_of_items = {"popularity": naive.popularity, "tail": naive.tail}[name]
         return [metric_of_items(ranked, self.popularity, k) for ranked in self.ranked]
 
@@ -126,6 +139,21 @@ def random_case(seed: int, users: int = 50, items: int = 30, places: int = 12) -
     return case
 
 
+def test_variety_is_by_features_where_there_are_some() -> None:
+    """Two of three items are of one kind: of three pairs, one is alike."""
+    table = pl.DataFrame({"item": range(8), "kind": ["a", "a", "b", "b", "c", "c", "d", "d"]})
+    X = sp.csr_array(np.ones((3, 8)))
+    data = Interactions(X).with_features(read_item_features(table, columns={"kind": "category"}))
+    targets = sp.csr_array(np.eye(3, 8))
+    ranked = np.array([[0, 1, 2], [0, 2, 4], [0, 1, -1]], np.int32)
+    found = parse("variety@3").per_user(Lists(ranked, targets, data.popularity, lambda: data))
+    np.testing.assert_allclose(found, [2 / 3, 1, 0], atol=1e-12)
+    without = parse("variety@3").per_user(Lists(ranked, targets, data.popularity, lambda: Interactions(X)))
+    np.testing.assert_allclose(without, 0, atol=1e-12)
+    with pytest.raises(DataError, match="needs the training data"):
+        parse("variety@3").per_user(Lists(ranked, targets, data.popularity))
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("k", [1, 2, 5, 11, 12, 13, 25, 30])
 def test_metrics_equal_naive(name: str, k: int) -> None:
@@ -136,7 +164,7 @@ def test_metrics_equal_naive(name: str, k: int) -> None:
         assert any(len(targets) > 12 for targets in case.targets)
         found = parse(f"{name}@{k}").per_user(case.lists())
         assert found.dtype == np.float64
-        np.testing.assert_allclose(found, case.expected(name, k), rtol=1e-12)
+        np.testing.assert_allclose(found, case.expected(name, k), rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -230,7 +258,7 @@ def case_of(model: MRF, split: Split, k: int, *, ties: str = "popularity") -> Ca
     popularity = [len(users) for users in sets_of(split.training.matrix.T.tocsr())]
     users_of = popularity if ties == "popularity" else None
     ranked = [naive.ranking(row, seen, k, users_of) for row, seen in zip(scores, shown, strict=True)]
-    return Case(ranked, sets_of(split.test.targets), popularity)
+    return Case(ranked, sets_of(split.test.targets), popularity, split.training.matrix.toarray())
 
 
 MODELS = {

@@ -12,7 +12,7 @@ from mrfrec import __version__
 from mrfrec.cli.demo import demo
 from mrfrec.cli.derived import takes_options
 from mrfrec.cli.doctor import doctor
-from mrfrec.cli.evaluating import compare, evaluate, tune
+from mrfrec.cli.evaluating import compare, evaluate, split, tune
 from mrfrec.cli.fitting import add_items, fit, forget, items, update
 from mrfrec.cli.options import Model, add_commands, new_app
 from mrfrec.cli.paper import paper_app
@@ -109,7 +109,7 @@ def compile_kernels(
 add_commands(
     app, demo, fit, update, add_items, items, forget, nightly, recommend, similar, explain, serve, key, info
 )
-add_commands(app, evaluate, compare, tune)
+add_commands(app, evaluate, compare, tune, split)
 app.command("compile")(takes_options(compile_kernels))
 add_commands(app, doctor)
 app.add_typer(paper_app)

@@ -1,7 +1,7 @@
 """The data of the commands that evaluate, how it is read and split, and what else these commands share."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -83,6 +83,9 @@ class Data:
         int | None,
         "Leave out users with fewer items than this, as mrfrec fit does not.  [default: 5; time: 0]",
     ] = None
+    items: Annotated[
+        str | None, "FILE", "A table of items, whose columns --by and rules such as --at-most name."
+    ] = None
     folder: Folder = None
     features: Features = field(default_factory=Features)
     reading: ReadingToEvaluate = field(default_factory=dict)
@@ -91,7 +94,12 @@ class Data:
         """Read and split the data; `by_time` says whether by time if the options leave that open."""
         features = self.features.read()
         split = self._split(progress, by_time)
-        return split if features is None else split.with_features(features)
+        split = split if features is None else split.with_features(features)
+        if self.items is None:
+            return split
+        from mrfrec.io.item_table import read_item_table
+
+        return split.with_table(read_item_table(self.items))
 
     def _split(self, progress: "Progress | None", by_time: bool) -> "Split":
         from mrfrec.evaluation import splits, splits_by_time
@@ -187,7 +195,7 @@ class Data:
     def inputs(self) -> list[str | Path | None]:
         """Return the names of the files that are read, which must not be written to."""
         tables = [] if data_set_named(self.data, {}) else self.data
-        return [*tables, self.features.item_features, self.test, self.shown]
+        return [*tables, self.features.item_features, self.items, self.test, self.shown]
 
     def typed(self) -> dict[str, Any]:
         """Return the options that differ from their defaults, for reports."""
@@ -224,21 +232,25 @@ def prepared_split(
     *,
     defaults: Sequence[str] | None = None,
     written: Sequence[Path | None] = (),
+    read: Iterable[str] = (),
     by_time: bool = True,
 ) -> "Iterator[tuple[Split, list[str], Progress | None]]":
     """Check the options, then read and split the data. Gives the split, the metrics and a progress callback.
 
     `defaults` are metrics to use in place of the usual ones if none is typed. `written` are files that are
-    written beside the report. `by_time` says whether data with times is split by time unless told otherwise.
+    written beside the report, `read` others that are read. `by_time` says whether data with times is
+    split by time unless told otherwise.
     """
     from mrfrec.cli.show import REPORT_FORMATS, kind_of, progress_bar
     from mrfrec.evaluation.metrics import DEFAULTS, parse, within
 
     kind_of(options.form, options.output, REPORT_FORMATS)
+    if options.by is not None and data.items is None:
+        raise ParameterError("--by", "left out without --items", options.by)
     names = (defaults or DEFAULTS) if options.metrics is None else options.metrics.split(",")
     wanted = [str(parse(name)) for name in names]
     for path in (options.output, *written):
-        check_output(path, *data.inputs())
+        check_output(path, *data.inputs(), *read)
     if plot is not None:
         from mrfrec.evaluation.figures import check_drawable
 

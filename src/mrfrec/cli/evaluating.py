@@ -1,16 +1,21 @@
 """The commands evaluate, compare and tune. docs/cli.md is generated from the texts here."""
 
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mrfrec.checks import check_number, in_words
-from mrfrec.cli import note
+from mrfrec.cli import note, written
 from mrfrec.cli import options as opt
-from mrfrec.cli.data import Data, cluster_of, prepared_split, show
+from mrfrec.cli.data import Data, cluster_of, prepared_split, refuse, show
 from mrfrec.cli.options import Evaluating
 from mrfrec.errors import ParameterError
 
 if TYPE_CHECKING:
+    from mrfrec.evaluation.protocol import Evaluation
+    from mrfrec.evaluation.questions import Split
+    from mrfrec.evaluation.report import Report
     from mrfrec.models.recommender import Recommender
 
 
@@ -18,6 +23,8 @@ def evaluate(
     data: Data,
     options: Evaluating,
     model: opt.EvaluatedModel = None,
+    recommendations: opt.Recommendations = None,
+    drop_seen: opt.DropSeen = False,
     per_user: opt.PerUser = None,
     cold_items: Annotated[
         float | None,
@@ -30,7 +37,9 @@ def evaluate(
     et al. (2018), unless --split says otherwise. By time, users who come back and users in a visit are
     reported apart. Other splits first leave out users with fewer than 5 items, unlike mrfrec fit;
     --min-items changes that. Reports the mean over test users and its standard error. Test users without
-    held-out items are left out and counted.
+    held-out items are left out and counted. What other systems have recommended is compared with the model
+    user by user; mrfrec split writes the data to train them on. With rules, such as --at-most or --variety,
+    the model is asked without them and with them, to show what they cost.
 
     \b
     Examples:
@@ -40,6 +49,8 @@ def evaluate(
       mrfrec evaluate small.csv --split leave-out --leave 1 --min-items 2
       mrfrec evaluate train.parquet --test test.parquet --metrics recall_all@20,ndcg@20
       mrfrec evaluate ml-20m --model 'WMF: factors=200'
+      mrfrec evaluate events.csv --items products.csv --at-most brand=2 --variety 0.3 --by brand
+      mrfrec evaluate events.csv --recommendations 'als: lists.parquet' --metrics ndcg@10
       mrfrec evaluate events.csv --item-features products.csv --cold-items 0.1
     """
     from mrfrec.cli.models import make_models, only_model, parse_model
@@ -51,22 +62,96 @@ def evaluate(
         if data.features.item_features is None:
             advice = "Give --item-features: of new items nothing else is known."
             raise ParameterError("--cold-items", "left out without features", cold_items, advice)
+        refuse({} if recommendations is None else {"--recommendations": recommendations}, "--cold-items")
+        refuse(options.rules, "--cold-items")
     spec = parse_model(only_model(model))
     (recommender,) = make_models([spec], options.machine)
-    with prepared_split(data, options, written=[per_user]) as (split, wanted, progress):
+    lists = _named_lists(recommendations, drop_seen, [spec.name])
+    with prepared_split(data, options, written=[per_user], read=lists.values()) as (split, wanted, progress):
+        of_lists = _evaluate_lists(lists, split, wanted, drop_seen)  # they fail sooner than a fit
         settings: dict[str, Any] = {"name": spec.name, "ties": options.ties, "progress": progress}
-        if cold_items is None:
+        if options.rules:
+            settings.pop("ties")
+            results = [
+                *protocol.evaluate_rules(recommender, split, options.rules, wanted, **settings).evaluations
+            ]
+        elif cold_items is None:
             results = [protocol.evaluate(recommender, split, wanted, **settings)]
         else:
             settings["seed"] = data.seed
             results = [*protocol.evaluate_new_items(recommender, split, cold_items, wanted, **settings)]
-        show(report.of_evaluations(results), options, data)
+        results += of_lists
+        if of_lists or options.rules:
+            reported = report.of_comparison(protocol.Comparison(results))
+        else:
+            reported = report.of_evaluations(results)
+        show(_with_groups(reported, results, split, options.by), options, data)
         if per_user is not None:
             write_per_user(results, per_user)
 
 
+def _with_groups(
+    reported: "Report", results: "Sequence[Evaluation]", split: "Split", column: str | None
+) -> "Report":
+    from mrfrec.evaluation.report import by_column
+
+    if column is None:
+        return reported
+    return replace(reported, sections=[*reported.sections, by_column(results, split, column)])
+
+
+def _named_lists(typed: list[str] | None, drop_seen: bool, models: Iterable[str]) -> dict[str, str]:
+    """Return the files of --recommendations by name; refuse the name of a model, or one that is repeated."""
+    if drop_seen and not typed:
+        raise ParameterError("--drop-seen", "left out without --recommendations", drop_seen)
+    parts = [text.rpartition(": ") for text in typed or ()]
+    named = {name.strip() or Path(file).name.partition(".")[0]: file.strip() for name, _, file in parts}
+    if len(named) < len(parts) or {*named} & {*models}:
+        raise ParameterError(
+            "--recommendations", "different names, as in 'als: lists.parquet'", in_words(typed or ())
+        )
+    return named
+
+
+def _evaluate_lists(
+    lists: dict[str, str], split: "Split", metrics: list[str], drop_seen: bool
+) -> "list[Evaluation]":
+    from mrfrec.evaluation.others import evaluate_lists
+
+    settings: dict[str, Any] = {"metrics": metrics, "drop_seen": drop_seen}
+    return [evaluate_lists(file, split, name=name, **settings) for name, file in lists.items()]
+
+
+def split(
+    data: Data,
+    output: Annotated[Path, "FOLDER", "The folder for the files."],
+) -> None:
+    """Write the split of mrfrec evaluate to files, for another library to train on.
+
+    train.parquet has the pairs to train on, shown.parquet what the test users show, and test.parquet what is
+    to be guessed; validation-shown.parquet and validation.parquet those of validation users, where there are
+    any. To compare what the library then recommends to the users of shown.parquet: mrfrec evaluate with the
+    same data and options, and --recommendations.
+
+    \b
+    Examples:
+      mrfrec split events.csv -o folder
+      mrfrec split ratings.csv --min-value 4 --heldout 1000 -o folder
+    """
+    from mrfrec.evaluation.others import write_split
+
+    with prepared_split(data, Evaluating()) as (made, _, _):
+        for path in write_split(made, output):
+            note(written(path))
+
+
 def compare(
-    data: Data, options: Evaluating, model: opt.EvaluatedModels, per_user: opt.PerUser = None
+    data: Data,
+    options: Evaluating,
+    model: opt.EvaluatedModels,
+    recommendations: opt.Recommendations = None,
+    drop_seen: opt.DropSeen = False,
+    per_user: opt.PerUser = None,
 ) -> None:
     """Evaluate several models on the same users, and compare them.
 
@@ -82,9 +167,15 @@ def compare(
     from mrfrec.evaluation import protocol, report
 
     models = models_to_compare(model, options.machine)
-    with prepared_split(data, options, written=[per_user]) as (split, wanted, progress):
-        comparison = protocol.compare(models, split, wanted, ties=options.ties, progress=progress)
-        show(report.of_comparison(comparison), options, data)
+    lists = _named_lists(recommendations, drop_seen, models)
+    with prepared_split(data, options, written=[per_user], read=lists.values()) as (split, wanted, progress):
+        of_lists = _evaluate_lists(lists, split, wanted, drop_seen)
+        comparison = protocol.compare(
+            models, split, wanted, ties=options.ties, progress=progress, rules=options.rules
+        )
+        comparison = protocol.Comparison([*comparison.evaluations, *of_lists])
+        reported = report.of_comparison(comparison)
+        show(_with_groups(reported, comparison.evaluations, split, options.by), options, data)
         if per_user is not None:
             write_per_user(comparison.evaluations, per_user)
 

@@ -28,6 +28,18 @@ class ItemNames:
         """Return the ids of items named one by one, separated by commas, or in @FILE, one per line."""
         return [self.find(name) for name in self._named(texts)]
 
+    def history(self, texts: Iterable[str], disliked: Iterable[str] | None, usual: float) -> Any:
+        """Return a history for `recommend`: ids in their order or, with dislikes, values without an order."""
+        liked = self.find_all(texts)
+        if not disliked:
+            return liked
+        values = dict.fromkeys(liked, usual)
+        for item in self.find_all(disliked):
+            if item in values and values[item] > 0:
+                raise DataError(f"item {item!r} is in --history and in --dislike: name it in one of them.")
+            values[item] = -usual
+        return values
+
     def find_known(self, texts: Iterable[str], option: str) -> list[Id]:
         """Return the ids as `find_all` does; warn of the unknown names, and leave them out."""
         found = {name: self._known(name) for name in self._named(texts)}

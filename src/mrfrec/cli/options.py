@@ -1,6 +1,6 @@
 """Options that several commands share."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -57,6 +57,10 @@ Machine = Annotated[dict[str, Any], _MACHINE]
 RankingMachine = Annotated[dict[str, Any], _MACHINE._replace(only=("threads", "device"))]
 ModelParameters = Annotated[dict[str, Any], Derived(_MRF, without=_MACHINE.only)]
 Asked = Annotated[dict[str, Any], Derived(Question, without=("explain",))]
+_RULES = tuple(
+    each.name for each in fields(Question) if each.name in ("where", "at_most", "boost", "variety")
+)
+Rules = Annotated[dict[str, Any], Derived(Question, _RULES)]
 _SERVED = ("keys", "rate", "origins", "hosts", "root_path", "max_body", "max_batch", "queue", "drain")
 ServedSettings = Annotated[
     dict[str, Any],
@@ -84,6 +88,15 @@ ReportFormat = Annotated[
 ]
 ReportFile = Annotated[Path | None, "A .json, .md or .txt file.  [default: stdout]"]
 Plot = Annotated[Path | None, "Draw the results, as a .png, .svg or .pdf file."]
+Recommendations = Annotated[
+    list[str] | None,
+    "FILE",
+    "Compare with what another system has recommended: a table of users, items and ranks or scores. May "
+    "start with a name, 'als: lists.parquet', and be repeated.",
+]
+DropSeen = Annotated[
+    bool, "Take what a user has already seen out of the lists of --recommendations; the next move up."
+]
 PerUser = Annotated[Path | None, "Write each test user's metrics, as CSV."]
 Cluster = Annotated[
     str | None,
@@ -139,9 +152,15 @@ class Evaluating:
     metrics: Annotated[
         str | None,
         "NAMES",
-        "ndcg, recall, recall_all, precision, hit, mrr, map, coverage, popularity, tail; each with @k.  "
-        "[default: ndcg@100,recall@20,recall@50]",
+        "ndcg, recall, recall_all, precision, hit, mrr, map, coverage, popularity, tail, variety; each with "
+        "@k.  [default: ndcg@100,recall@20,recall@50]",
     ] = None
+    by: Annotated[
+        str | None,
+        "NAME",
+        "A column of --items: report the share of each of its groups in what is recommended.",
+    ] = None
+    rules: Rules = field(default_factory=dict)
     ties: TieRule = "popularity"
     form: ReportFormat = None
     output: ReportFile = None

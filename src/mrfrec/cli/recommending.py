@@ -12,7 +12,7 @@ from mrfrec.cli import note
 from mrfrec.cli.data import cluster_of, note_skipped
 from mrfrec.cli.derived import parse_pairs, parse_weights
 from mrfrec.cli.options import Asked, Cluster, HistoryForm, Model, RankingMachine
-from mrfrec.errors import DataError
+from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import refuse_own_input
 from mrfrec.io.databases import is_database, redacted
 
@@ -28,6 +28,11 @@ History = Annotated[
     "ITEMS",
     "Items a user has used, by id or title: a,b,c or @FILE, one per line. May be repeated; a title that "
     "contains a comma is given alone: --history 'Alien, the Film' --history b.",
+]
+Dislike = Annotated[
+    list[str] | None,
+    "ITEMS",
+    "Items the user dislikes, named as in --history: what goes with them scores lower.",
 ]
 
 
@@ -77,6 +82,7 @@ class Results:
 def recommend(
     model: Model,
     history: History = None,
+    dislike: Dislike = None,
     user: Annotated[list[str] | None, "ID", "A user of the training data, by id. May be repeated."] = None,
     users: Annotated[Path | None, "User ids: one per line (.txt), or a column of a table."] = None,
     all_users: Annotated[bool, "All users of the training data."] = False,
@@ -141,6 +147,8 @@ def recommend(
     chosen = [name for name, value in ways.items() if value]
     if len(chosen) != 1:
         raise DataError(f"give exactly one of {', '.join(ways)}; got {in_words(chosen or ['none'])}.")
+    if dislike and not history:
+        raise ParameterError("--dislike", "left out without --history", in_words(dislike))
     if history and exclude_file:
         raise DataError("--exclude-file is for users by their ids: give --exclude with --history.")
     target = results.target([model, users, history_file, exclude_file], folder=cluster is not None)
@@ -151,7 +159,7 @@ def recommend(
     names = ItemNames(opened.catalogue)
     whose: dict[str, Any] = {}
     if history:
-        whose["history"] = names.find_all(history)
+        whose["history"] = names.history(history, dislike, opened.fitted_.usual_value)
     elif history_file:
         data = read_histories(opened.fitted_, history_file, **reading)
         note_skipped(data.skipped)
@@ -241,6 +249,7 @@ def explain(
     model: Model,
     item: Annotated[str, "ITEM", "The item whose score to explain, by id or title."],
     history: History = None,
+    dislike: Dislike = None,
     user: Annotated[str | None, "ID", "A user of the training data, by id, instead of --history."] = None,
     novelty: Annotated[float | None, "Above 0, rarer items score higher; below, popular ones."] = None,
     at: Annotated[
@@ -271,6 +280,8 @@ def explain(
 
     if (history is None) == (user is None):
         raise DataError("give exactly one of --history and --user.")
+    if dislike and history is None:
+        raise ParameterError("--dislike", "left out without --history", in_words(dislike))
     kind = kind_of(form, output, ONE_FORMATS)
     opened = load(model)
     catalogue = opened.catalogue
@@ -279,7 +290,7 @@ def explain(
     if boost is not None:
         whose["boost"] = parse_weights("boost", boost)
     if history is not None:
-        whose["history"] = names.find_all(history)
+        whose["history"] = names.history(history, dislike, opened.fitted_.usual_value)
     if user is not None:
         (whose["user"],) = find_users(opened, [user], None)
     known = names.find(item)

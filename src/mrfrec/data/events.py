@@ -88,10 +88,12 @@ class Events:
         return replace(self.take(np.flatnonzero(keep)), left_out=left_out) if left_out else self
 
     def matrix(self, rows: Places, users: Places, items: Places, *, binary: bool = False) -> sp.csr_array:
-        """Return rows as a matrix of these users × these items, of values or of ones.
+        """Return rows as a matrix of these users × these items: of values, or of ones without the dislikes.
 
-        `users` and `items` must contain all users and items of the rows.
+        `users` and `items` must contain all users and items of the rows. A dislike has a value below 0.
         """
+        if binary and self.value is not None:
+            rows = rows[self.value[rows] > 0]
         user = positions_in(users, self.n_users)[self.user[rows]]
         item = positions_in(items, self.n_items)[self.item[rows]]
         data = np.ones(len(rows), np.float32) if binary or self.value is None else self.value[rows]

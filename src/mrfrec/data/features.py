@@ -119,12 +119,7 @@ class ItemFeatures:
 
     def with_ids_like(self, items: Ids) -> "ItemFeatures":
         """Return these features with ids of the type of `items`: integers may become strings."""
-        if self.items.is_text == items.is_text:
-            return self
-        if not items.is_text:
-            first = next((item for item in self.items if not str(item).isdecimal()), self.items[0])
-            raise DataError(f"item ids are integers in the data; got {first!r} in the table of features.")
-        return replace(self, items=Ids.of([str(item) for item in self.items], "item"))
+        return replace(self, items=self.items.like(items, "item", "features"))
 
     def joined(self, more: "ItemFeatures") -> "ItemFeatures":
         """Return these features and those of other items; both must have the same names."""
@@ -139,19 +134,19 @@ class ItemFeatures:
         matrix = sp.csr_array(sp.hstack([self.matrix, more.matrix[:, new]]))
         return replace(self, items=items, matrix=matrix, titles=titles)
 
-    def of_table_items(self, titles: Texts | None, popularity: npt.NDArray[np.int64]) -> "ItemFeatures":
+    def of_table_items(self, titles: Texts | None, used: npt.NDArray[np.bool_]) -> "ItemFeatures":
         """Return the features of the items that came from a table: those with features or without users."""
         count = np.bincount(self.matrix.indices, minlength=len(self.items))
-        places = np.flatnonzero((count > 0) | (popularity == 0))
+        places = np.flatnonzero((count > 0) | ~used)
         kept_titles = None if titles is None else Texts.of(titles.take(places))
         matrix = self.matrix[:, places]
         return replace(self, items=self.items.subset(places), matrix=matrix, titles=kept_titles)
 
-    def of_used(self, popularity: npt.NDArray[np.int64]) -> "sp.csr_array":
+    def of_used(self, used: npt.NDArray[np.bool_]) -> "sp.csr_array":
         """Return the matrix without the features of items that nobody has used."""
         from mrfrec.data.heldout import only_entries
 
-        return only_entries(self.matrix, popularity[self.matrix.indices] > 0)
+        return only_entries(self.matrix, used[self.matrix.indices])
 
     def shared(self, item: int, other: int) -> tuple[list[str], float]:
         """Return the names of the features that two items share, rarest first, and Σ entry² of these."""

@@ -227,6 +227,15 @@ class Ids(Sequence[Id]):
         values = self.values
         return Ids.of(values.take(keep) if isinstance(values, Texts) else values[keep], "kept")
 
+    def like(self, others: "Ids", name: str, table: str) -> "Ids":
+        """Return these ids, of a table, in the type of `others`: integers may become strings."""
+        if self.is_text == others.is_text:
+            return self
+        if not others.is_text:
+            first = next((value for value in self if not str(value).isdecimal()), self[0])
+            raise DataError(f"{name} ids are integers in the data; got {first!r} in the table of {table}.")
+        return Ids.of([str(value) for value in self], name)
+
     def find(self, wanted: Any, name: str) -> npt.NDArray[np.int64]:
         """Return the positions of ids, −1 for unknown ones. `name` says in errors whose ids they are."""
         wanted = _as_sequence(wanted, name)

@@ -184,7 +184,7 @@ class Interactions:
                 "the table of features names none of the items that were used: are the ids the same?"
             )
         new = np.flatnonzero(places < 0)
-        used = int((self.popularity[places[places >= 0]] > 0).sum())
+        used = int(self.used[places[places >= 0]].sum())
         unused = len(places) - used
         _log.info("the table has %s used items, and %s that nobody has used", f"{used:,}", f"{unused:,}")
         items = self.items if not len(new) else Ids.of([*self.items, *features.items.take(new)], "item")
@@ -201,15 +201,20 @@ class Interactions:
 
     def without_unused_items(self) -> "Interactions":
         """Return these interactions without items that nobody has used, and without features."""
-        if (self.popularity > 0).all():
+        if self.used.all():
             return self
         keep = np.ones(len(self), np.bool_)
         return self._derived(*keep_pairs(self.matrix, self.users, self.items, self.titles, keep))
 
     @cached_property
     def popularity(self) -> npt.NDArray[np.int64]:
-        """Number of users of each item."""
-        return np.bincount(self.matrix.indices, minlength=self.n_items)
+        """Number of users of each item, without those who dislike it, whose value is below 0."""
+        return popularity_of(self.matrix)
+
+    @cached_property
+    def used(self) -> npt.NDArray[np.bool_]:
+        """Whether anybody has each item, and be it as a dislike."""
+        return np.bincount(self.matrix.indices, minlength=self.n_items) > 0
 
     @cached_property
     def fingerprint(self) -> str:
@@ -307,6 +312,13 @@ def _check_single_precision(matrix: sp.csr_array) -> None:
             f"matrix must hold values within single precision, 1e-45 to 3e38; row {row} holds "
             f"{matrix.data[beyond[0]]:g}. Multiply all values by a constant."
         )
+
+
+def popularity_of(matrix: sp.csr_array) -> npt.NDArray[np.int64]:
+    """Return for each column the number of stored values above 0: dislikes make no item popular."""
+    likes = matrix.data > 0
+    items = matrix.indices if likes.all() else matrix.indices[likes]
+    return np.bincount(items, minlength=matrix.shape[1])
 
 
 def keep_pairs(

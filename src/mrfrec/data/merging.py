@@ -90,7 +90,7 @@ def add(old: Interactions, new: Interactions) -> Interactions:
     out.table = new.table or old.table
     if old.features is None:
         return out
-    return out.with_features(old.features.of_table_items(old.titles, old.popularity))  # its items stay
+    return out.with_features(old.features.of_table_items(old.titles, old.used))  # its items stay
 
 
 def without_users(data: Interactions, places: npt.NDArray[np.integer[Any]]) -> Interactions:
@@ -102,7 +102,7 @@ def without_users(data: Interactions, places: npt.NDArray[np.integer[Any]]) -> I
     if not keep.any():
         raise DataError("all users of the data would be removed: nothing would be left to fit.")
     matrix = data.matrix[np.flatnonzero(stays)]
-    stay = (np.bincount(matrix.indices, minlength=data.n_items) > 0) | (data.popularity == 0)
+    stay = (np.bincount(matrix.indices, minlength=data.n_items) > 0) | ~data.used
     if data.features is not None:  # items of its table are known without users
         stay[data.features.matrix.indices] = True
     kept = np.flatnonzero(stay)

@@ -10,6 +10,7 @@ evaluation.evaluate(MRF(**best.parameters), split)
 
 from mrfrec.evaluation.grids import grid, ridges, usual_points
 from mrfrec.evaluation.metrics import Mean, Metric, Paired, paired
+from mrfrec.evaluation.others import evaluate_lists, write_split
 from mrfrec.evaluation.protocol import (
     Comparison,
     Evaluation,
@@ -17,12 +18,14 @@ from mrfrec.evaluation.protocol import (
     evaluate,
     evaluate_fitted,
     evaluate_new_items,
+    evaluate_rules,
 )
 from mrfrec.evaluation.questions import Questions, Split
 from mrfrec.evaluation.splits import by_hash, given, leave_out, strong_generalisation
 from mrfrec.evaluation.splits_by_time import at_time, last
 from mrfrec.evaluation.study import Trial, Tuning
 from mrfrec.evaluation.tuning import climb, tune
+from mrfrec.io.lists import RecommendedLists, read_lists
 from mrfrec.io.tables import read_events
 
 __all__ = [
@@ -32,6 +35,7 @@ __all__ = [
     "Metric",
     "Paired",
     "Questions",
+    "RecommendedLists",
     "Split",
     "Trial",
     "Tuning",
@@ -41,15 +45,19 @@ __all__ = [
     "compare",
     "evaluate",
     "evaluate_fitted",
+    "evaluate_lists",
     "evaluate_new_items",
+    "evaluate_rules",
     "given",
     "grid",
     "last",
     "leave_out",
     "paired",
     "read_events",
+    "read_lists",
     "ridges",
     "strong_generalisation",
     "tune",
     "usual_points",
+    "write_split",
 ]

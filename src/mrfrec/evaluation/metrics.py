@@ -15,21 +15,32 @@ import scipy.sparse as sp
 from scipy.special import stdtr
 
 from mrfrec.core.metrics import discounts, ideal_gains, mean_and_error
+from mrfrec.data.interactions import Interactions
 from mrfrec.errors import DataError, ParameterError
 
 DEFAULTS = ("ndcg@100", "recall@20", "recall@50")  # of the paper's tables
 _HEAD = 0.8  # share of the interactions with items that are not long tail
 
+_ITEMS_AT_ONCE = 256  # whose likeness to all others is held at once
+
 Numbers = npt.NDArray[np.float64]
 
 
 class Lists:
-    """Ranked items of test users (users × k, best first, −1 for empty places) and their targets."""
+    """Ranked items of test users (users × k, best first, −1 for empty places) and their targets.
+
+    `data` returns the training data, which says how alike items are; it is called only where that is asked.
+    """
 
     def __init__(
-        self, ranked: npt.NDArray[np.int32], targets: sp.csr_array, popularity: npt.NDArray[np.int64]
+        self,
+        ranked: npt.NDArray[np.int32],
+        targets: sp.csr_array,
+        popularity: npt.NDArray[np.int64],
+        data: Callable[[], Interactions] | None = None,
     ) -> None:
         self.ranked = ranked
+        self._data = data
         self.popularity = popularity  # training users of each item
         self.counts = np.diff(targets.indptr)  # targets of each user
         if not len(ranked) or not self.counts.all():
@@ -49,6 +60,20 @@ class Lists:
     def is_tail(self) -> npt.NDArray[np.bool_]:
         """Whether each item belongs to the long tail."""
         return long_tail(self.popularity)
+
+    @cached_property
+    def vectors(self) -> sp.csc_array:
+        """A vector of length 1 for each item, in columns: of its features or, without any, of its users."""
+        if self._data is None:
+            raise DataError("variety needs the training data, which says how alike items are.")
+        data = self._data()
+        X = data.matrix if data.features is None else data.features.matrix
+        X = sp.csc_array(X.astype(np.float64))
+        length = np.sqrt(
+            np.bincount(np.repeat(np.arange(X.shape[1]), np.diff(X.indptr)), X.data**2, X.shape[1])
+        )
+        X.data = X.data / np.repeat(length, np.diff(X.indptr))
+        return X
 
     def mean_over(self, per_item: npt.NDArray[np.generic], k: int) -> Numbers:
         """Return each user's mean of `per_item` over the first k items; 0 without items."""
@@ -123,8 +148,30 @@ def _tail(lists: Lists, k: int) -> Numbers:
     return lists.mean_over(lists.is_tail, k)
 
 
+def _variety(lists: Lists, k: int) -> Numbers:
+    """1 − the mean cosine of two of the first k items, by their features or else by their users."""
+    ranked = lists.ranked[:, :k]
+    used, places_of_used = np.unique(ranked, return_inverse=True)
+    ranked = places_of_used.reshape(ranked.shape).astype(np.int32) - int(used[0] < 0)  # −1 stays −1
+    unit = lists.vectors[:, used[used >= 0]]
+    users, places = np.nonzero(ranked >= 0)
+    items = ranked[users, places]
+    order = np.argsort(items, kind="stable")
+    alike = np.zeros(len(ranked))
+    for first in range(0, unit.shape[1], _ITEMS_AT_ONCE):
+        some = order[slice(*np.searchsorted(items[order], [first, first + _ITEMS_AT_ONCE]))]
+        cosines = (unit[:, first : first + _ITEMS_AT_ONCE].T @ unit).toarray()
+        np.fill_diagonal(cosines[:, first:], 0.0)  # an item and itself are no pair
+        cosines = np.pad(cosines, ((0, 0), (0, 1)))  # of no item
+        rows = cosines[(items[some] - first)[:, None], ranked[users[some]]]
+        alike += np.bincount(users[some], rows.sum(axis=1), len(ranked))
+    count = (ranked >= 0).sum(axis=1)
+    return np.asarray(np.where(count > 1, 1 - alike / np.maximum(count * (count - 1), 1), 0.0))
+
+
 _FUNCTIONS: tuple[Callable[[Lists, int], Numbers], ...] = (
-    _ndcg, _recall, _recall_all, _precision, _hit, _mrr, _map, _coverage, _popularity, _tail
+    _ndcg, _recall, _recall_all, _precision, _hit, _mrr, _map, _coverage, _popularity, _tail,
+    _variety,
 )  # fmt: skip
 _METRICS = {function.__name__[1:]: function for function in _FUNCTIONS}
 _SHOWN = {"ndcg": "nDCG", "mrr": "MRR", "map": "MAP", "recall_all": "Recall (all)", "tail": "Long tail"}
@@ -159,7 +206,7 @@ class Metric:
     @property
     def is_accuracy(self) -> bool:
         """Whether larger is better."""
-        return self.kind not in ("coverage", "popularity", "tail")
+        return self.kind not in ("coverage", "popularity", "tail", "variety")
 
     def per_user(self, lists: Lists) -> Numbers:
         """Return one number per user."""

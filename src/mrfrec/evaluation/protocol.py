@@ -2,14 +2,16 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.answers import selection
-from mrfrec.answers.people import people_of
+from mrfrec.answers import recommending, selection
+from mrfrec.answers.people import People, people_of, timed_rows
+from mrfrec.answers.question import Question
 from mrfrec.bars import showing
 from mrfrec.checks import warn
 from mrfrec.core.progress import Progress, part_of
@@ -38,6 +40,10 @@ _USERS_AT_ONCE = 4096
 _TRAINING = 0.8  # share of the time of an evaluation that the fit takes, about
 
 Ties = Literal["index", "popularity"]
+Rules = Mapping[str, Any] | None
+_NAMES_OF_RULES = ("where", "at_most", "boost", "variety", "allow", "exclude", "novelty")
+RULES = tuple(each.name for each in fields(Question) if each.name in _NAMES_OF_RULES)
+"""The parameters of `recommend` with which models can be evaluated."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +99,19 @@ class Evaluation:
 class Comparison(Mapping[str, Evaluation]):
     """The results of several models on the same users, by name; the first is the reference."""
 
-    evaluations: tuple[Evaluation, ...]
+    evaluations: Sequence[Evaluation]
     failures: Mapping[str, MrfrecError] = field(default_factory=dict)  # of models that were left out
+
+    def __post_init__(self) -> None:
+        for other in self.evaluations[1:]:
+            first = self.evaluations[0]
+            if other.users != first.users or [*other.values] != [*first.values]:
+                raise DataError(
+                    f"{first.model} and {other.model} were evaluated on other users or with other metrics. "
+                    "Evaluate both on the same split."
+                )
+        if len(self) > len({*self}):
+            raise ParameterError("evaluations", "of models with different names", [*self])
 
     @property
     def metrics(self) -> list[Metric]:
@@ -131,6 +148,7 @@ def evaluate(
     progress: "Progress | bool | None" = None,
     reuse: dict[str, Any] | None = None,
     client: Any = None,
+    rules: Rules = None,
 ) -> Evaluation:
     """Fit a model on the training data of a split and evaluate it on the test users.
 
@@ -148,6 +166,10 @@ def evaluate(
         A dict in which fits on the same data share intermediate results, as in `Recommender.fit`.
     client
         Fit on a cluster, as `Recommender.fit` does.
+    rules
+        Of the question that is asked, such as {"at_most": {"brand": 2}, "variety": 0.3}: where, at_most,
+        boost, variety, allow, exclude or novelty, as in `Recommender.recommend`. Columns are those of the
+        table of items of the training data, see `Split.with_table`.
 
     Notes
     -----
@@ -158,7 +180,7 @@ def evaluate(
     with showing(progress) as report:
         return fit_and_evaluate(
             unfitted(model), split, metrics, name=name, ties=ties, progress=report, reuse=reuse,
-            client=client,
+            client=client, rules=rules,
         )  # fmt: skip
 
 
@@ -170,12 +192,14 @@ def fit_and_evaluate(
     name: str | None = None,
     ties: Ties = "popularity",
     progress: Progress | None = None,
+    rules: Rules = None,
     **options: Any,
 ) -> Evaluation:
     """Do what `evaluate` does, but fit the model itself, with further `options` of its `fit`."""
     from mrfrec.models.compiling import warm_up  # loads numba
 
     wanted = parse_all(metrics, check_type("split", split, Split).training.n_items)
+    _question(rules, 1, ties)  # refuses bad rules before the fit
     warn_of_another_plan(model, split)
     warm_up(model)  # exclude compiling from the training time
     start = time.perf_counter()
@@ -184,7 +208,7 @@ def fit_and_evaluate(
     stages = model.timings_
     seconds = {**stages, "training": stages.get("total", time.perf_counter() - start)}
     ranking = part_of(progress, _TRAINING, 1)
-    found = evaluate_fitted(model, split.test, wanted, name=name, ties=ties, progress=ranking)
+    found = evaluate_fitted(model, split.test, wanted, name=name, ties=ties, progress=ranking, rules=rules)
     facts = {**found.facts, "weights": _size_of_weights(model)}
     return replace(found, split=split.name, seconds={**seconds, **found.seconds}, facts=facts)
 
@@ -237,8 +261,9 @@ def evaluate_fitted(
     name: str | None = None,
     ties: Ties = "popularity",
     progress: "Progress | bool | None" = None,
+    rules: Rules = None,
 ) -> Evaluation:
-    """Evaluate a fitted model; the columns of the questions must be its items.
+    """Evaluate a fitted model; the columns of the questions must be its items. `rules` are as in `evaluate`.
 
     Warns if the model keeps histories and was fitted to pairs that are to be guessed.
     """
@@ -254,8 +279,9 @@ def evaluate_fitted(
     plan = model.fitted_.learned.plan
     start = time.perf_counter()
     with showing(progress) as report:
-        ranked = rank(model, questions, max(metric.k for metric in wanted), ties=ties, progress=report)
-    lists = Lists(ranked, questions.targets, model.popularity_)
+        k = max(metric.k for metric in wanted)
+        ranked = rank(model, questions, k, ties=ties, progress=report, rules=rules)
+    lists = Lists(ranked, questions.targets, model.popularity_, partial(model.fitted_.data_for, "variety@k"))
     values = {metric: metric.per_user(lists) for metric in wanted}
     return Evaluation(
         model=name if name is not None else call_of(model),
@@ -274,6 +300,7 @@ def evaluate_fitted(
             "values": dict(model.fitted_.learned.values),  # the numbers that "auto" stood for
             "measured": [] if model.measured_ is None else list(model.measured_.values),
             "new_items": questions.new_items, "new_targets": questions.new_targets,
+            "rules": dict(rules or {}),
         },
         situation=questions.situation,
     )  # fmt: skip
@@ -301,13 +328,19 @@ def rank(
     *,
     ties: Ties = "popularity",
     progress: Progress | None = None,
+    rules: Rules = None,
 ) -> npt.NDArray[np.int32]:
     """Return the recommended items, users × k, computed a few thousand users at a time."""
+    question = _question(rules, k, ties)
+    if question is not None and questions.candidates is not None:
+        raise ParameterError("rules", "None where some items alone are ranked", rules)
     ranked = np.empty((len(questions), k), np.int32)
     for start in range(0, len(questions), _USERS_AT_ONCE):
         part = slice(start, start + _USERS_AT_ONCE)
         shown = questions.shown[part]
-        if questions.candidates is None:
+        if question is not None:
+            ranked[part] = _by_rules(model, questions, part, question)
+        elif questions.candidates is None:
             ranked[part], _ = model.top_k(shown, k, ties=ties, **questions.times_of(part))
         else:
             histories = Rows.of(shown)
@@ -319,6 +352,64 @@ def rank(
         if progress is not None:
             progress("ranking", min(part.stop, len(questions)), len(questions))
     return ranked
+
+
+def _by_rules(
+    model: Recommender, questions: Questions, part: slice, question: Question
+) -> npt.NDArray[np.int32]:
+    """Return what `recommend` would for some users, users × k."""
+    fitted = model.fitted_
+    histories = timed_rows(
+        questions.shown[part], fitted, **{"times": None, "at": None, **questions.times_of(part)}
+    )
+    people = People(Ids.range(len(histories)), None, histories)
+    filters = recommending.check_question(fitted, people, question)
+    found = np.full((len(histories), question.k), -1, np.int32)
+    done = 0
+    for piece in recommending.ranked(fitted, runtime_of(model), people, question, filters):
+        found[done : done + len(piece.items), : piece.items.shape[1]] = piece.items
+        done += len(piece.items)
+    return found
+
+
+def _question(rules: Rules, k: int, ties: Ties) -> Question | None:
+    """Return the question with these rules; None without any."""
+    if not rules:
+        return None
+    if not isinstance(rules, Mapping) or not {*rules} <= {*RULES}:
+        raise ParameterError("rules", f"a mapping with names among {', '.join(RULES)}", rules)
+    if ties != "popularity":
+        raise ParameterError("ties", '"popularity" with rules', ties)
+    return Question(k=k, **rules)
+
+
+def evaluate_rules(
+    model: Recommender,
+    split: Split,
+    rules: Mapping[str, Any],
+    metrics: Iterable[str] | str = DEFAULTS,
+    *,
+    name: str | None = None,
+    progress: "Progress | bool | None" = None,
+) -> "Comparison":
+    """Fit a model once, and evaluate it without rules and with them: what do they cost, what do they bring?
+
+    `rules` and the other parameters are those of `evaluate`. The second of both is compared with the first
+    user by user.
+    """
+    if not isinstance(model, Recommender):
+        raise ParameterError("model", "a model such as MRF()", model)
+    if _question(rules, 1, "popularity") is None:
+        raise ParameterError("rules", f"given, some of {', '.join(RULES)}", rules)
+    fitted = unfitted(model)
+    name = call_of(model) if name is None else name
+    wanted = [
+        str(metric) for metric in parse_all(metrics, check_type("split", split, Split).training.n_items)
+    ]
+    with showing(progress) as report:
+        without = fit_and_evaluate(fitted, split, wanted, name=name, progress=report)
+        found = evaluate_fitted(fitted, split.test, wanted, name=f"{name}, with rules", rules=rules)
+    return Comparison([without, replace(found, split=split.name)])
 
 
 def evaluate_new_items(
@@ -360,8 +451,12 @@ def compare(
     *,
     ties: Ties = "popularity",
     progress: "Progress | bool | None" = None,
+    rules: Rules = None,
 ) -> Comparison:
-    """Evaluate several models on one split, for comparison user by user. The models are not changed."""
+    """Evaluate several models on one split, for comparison user by user. The models are not changed.
+
+    All are asked with the same `rules`, those of `evaluate`.
+    """
     check_type("split", split, Split)
     named = dict(models) if isinstance(models, Mapping) else {call_of(model): model for model in models}
     if len(named) < 2 or len(named) < len(models):
@@ -370,7 +465,7 @@ def compare(
         if isinstance(model, Recommender):
             model.check_ready()  # before any model is trained
     with showing(progress) as report:
-        return evaluate_each(named, split, metrics, ties=ties, progress=report)
+        return evaluate_each(named, split, metrics, ties=ties, progress=report, rules=rules)
 
 
 def evaluate_each(
@@ -382,6 +477,7 @@ def evaluate_each(
     progress: Progress | None = None,
     skip: tuple[type[MrfrecError], ...] = (),
     tell: Callable[[Evaluation], None] = lambda _: None,
+    rules: Rules = None,
 ) -> Comparison:
     """Evaluate models one after the other; each is dropped before the next one is fitted.
 
@@ -395,7 +491,8 @@ def evaluate_each(
     for number, (name, model) in enumerate(models.items(), 1):
         part = part_of(progress, (number - 1) / total, number / total, f"{number} of {total}, {name}: ")
         try:
-            found.append(evaluate(model, split, wanted, name=name, ties=ties, progress=part))
+            made = evaluate(model, split, wanted, name=name, ties=ties, progress=part, rules=rules)
+            found.append(made)
         except skip as error:
             failures[name] = error.with_traceback(None)  # the traceback would keep the fit's arrays alive
         else:

@@ -1,7 +1,7 @@
 """A split of data: what to train on, and questions about test users.
 
 If the data has values, the training matrix and the shown items have them; targets are always 1. If it has
-times, these go with both.
+times, these go with both. A hidden pair with a value below 0, a dislike, is no target.
 """
 
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from mrfrec.data.features import ItemFeatures
 from mrfrec.data.heldout import only_entries
 from mrfrec.data.ids import Ids
 from mrfrec.data.interactions import Interactions
+from mrfrec.data.item_table import ItemTable
 from mrfrec.data.times import as_moments
 from mrfrec.errors import DataError
 
@@ -153,6 +154,12 @@ class Split:
         test, validation = wide(self.test), wide(self.validation)
         return replace(self, training=training, test=test, validation=validation, inner=again)
 
+    def with_table(self, table: ItemTable) -> "Split":
+        """Return the split with a table of items, by whose columns models can be asked; see `evaluate`."""
+        inner = self.inner
+        again = None if inner is None else lambda: inner().with_table(table)
+        return replace(self, training=self.training.with_table(table), inner=again)
+
     def with_new_items(self, share: float, *, seed: int = SEED) -> "tuple[Split, Questions]":
         """Make some of the items new: nobody has them in training, and test users have them as targets alone.
 
@@ -249,7 +256,8 @@ def hidden_questions(
 
 
 def ones(X: sp.csr_array) -> sp.csr_array:
-    """Return a matrix with ones in place of all stored values."""
+    """Return ones in place of the values above 0, to be guessed: nobody asks for dislikes."""
+    X = X if (X.data > 0).all() else only_entries(X, X.data > 0)
     return sp.csr_array((np.ones(X.nnz, np.float32), X.indices, X.indptr), shape=X.shape)
 
 

@@ -5,11 +5,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from mrfrec import __version__
 from mrfrec.checks import counted
+from mrfrec.data.item_table import Column
+from mrfrec.errors import ParameterError
 from mrfrec.evaluation.metrics import Mean
+from mrfrec.evaluation.others import describe_lists
 from mrfrec.evaluation.protocol import Comparison, Evaluation
-from mrfrec.evaluation.questions import coming_back
+from mrfrec.evaluation.questions import Split, coming_back
 from mrfrec.evaluation.study import Trial, Tuning
 from mrfrec.models.registry import kind_named, model_class
 
@@ -107,10 +112,16 @@ def of_evaluations(evaluations: Sequence[Evaluation]) -> Report:
 
 
 def _legend(evaluation: Evaluation) -> str:
-    """Describe a model by name, kind, parameters and plan."""
+    """Describe a model by name, kind, parameters and plan; or the lists of another system."""
+    if (lists := evaluation.facts.get("lists")) is not None:
+        return "; ".join(
+            [f"{evaluation.model}: lists in the order of {lists['order']}", *describe_lists(lists)]
+        )
     kind = str(evaluation.facts.get("kind", ""))
     plan = evaluation.facts.get("plan")
     text = f"{evaluation.model}: {kind}, {parameters_text(evaluation.parameters, kind)}"
+    rules = ", ".join(f"{name}={value}" for name, value in evaluation.facts.get("rules", {}).items())
+    text += f". Asked with {rules}" if rules else ""
     return text + (f". Fitted: {plan}" if plan else "")
 
 
@@ -254,6 +265,8 @@ def _as_data(evaluation: Evaluation) -> dict[str, Any]:
         "training": {name: evaluation.facts[name] for name in ("users", "items", "pairs")},
         "seconds": evaluation.seconds,
         **evaluation.facts.get("weights", {}),
+        **({"rules": rules} if (rules := evaluation.facts.get("rules")) else {}),
+        **({"lists": lists} if (lists := evaluation.facts.get("lists")) is not None else {}),
     }
 
 
@@ -261,6 +274,43 @@ def _means_as_data(evaluation: Evaluation, situation: str | None = None) -> dict
     metrics = [metric for metric in evaluation.values if situation is None or not metric.is_overall]
     means = {str(metric): evaluation.mean(metric, situation) for metric in metrics}
     return {name: {"mean": m.mean, "error": _or_none(m.error)} for name, m in means.items()}
+
+
+def by_column(evaluations: Sequence[Evaluation], split: Split, column: str, most: int = 10) -> Section:
+    """Report how much of what is recommended goes to each group of items with one value of a column.
+
+    Beside it stand the group's shares of the catalogue and of the training pairs. The largest groups by pairs
+    are shown, and the others as one. An item with a list counts for each of its parts.
+    """
+    table = split.training.table
+    if table is None:
+        raise ParameterError("column", "left out without a table of items", column)
+    own = table.over(split.training.items).column(column, "column")
+    ptr, codes = own.groups()
+    owner = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
+    names = _names_of_groups(own)
+    counts = [np.ones(len(ptr) - 1), split.training.popularity, *(each.recommended for each in evaluations)]
+    of_groups = [np.bincount(codes, each[owner], len(names)) / max(each.sum(), 1) for each in counts]
+    order = np.argsort(-of_groups[1], kind="stable")
+    rows = [[names[group], *(percent(each[group]) for each in of_groups)] for group in order[:most].tolist()]
+    if len(order) > most:
+        others = [percent(each[order[most:]].sum()) for each in of_groups]
+        rows.append([f"{len(order) - most:,} others", *others])
+    bare = np.diff(ptr) == 0
+    if bare.any():
+        rows.append(["without", *(percent(each[bare].sum() / max(each.sum(), 1)) for each in counts)])
+    columns = [column, "catalogue", "training", *(each.model for each in evaluations)]
+    return Section(columns, rows, f"Share of what is recommended, by {column}")
+
+
+def _names_of_groups(column: Column) -> list[str]:
+    """Return the values of a column in the order of their codes."""
+    if column.texts is not None:
+        return list(column.texts)
+    values = np.unique(column.values[~column.missing])
+    if column.kind == "time":
+        return [str(np.datetime64(int(value), "us"))[:16].replace("T", " ") for value in values]
+    return [f"{value:g}" if column.kind == "number" else "yes" if value else "no" for value in values]
 
 
 def _or_none(value: float) -> float | None:

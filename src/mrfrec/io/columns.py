@@ -21,6 +21,9 @@ _NAMES = {
     "orderdate ordertime purchasedat purchasedate eventtime eventdate",
     "event": "event eventtype kind action behavior behaviour eventname actiontype interactiontype",
 }
+# Of lists of recommendations: the smaller or the larger number comes first.
+_RANKS = "rank ranking position place"
+_SCORES = "score prediction predicted predictedrating relevance rating value weight"
 _NAMES_IN_ITEM_TABLE = ": call them item and title."
 
 
@@ -58,6 +61,26 @@ def _recognised(table: Source, role: str, taken: Collection[str | None]) -> list
     fitting = [name for name in table.columns if _letters(name) in known and name not in taken]
     plainest = [name for name in fitting if _letters(name) in known[:2]]
     return plainest if len(plainest) == 1 else fitting
+
+
+def find_lists(
+    table: Source, user: str | None, item: str | None, rank: str | None, score: str | None
+) -> dict[str, str]:
+    """Return the columns of a table of lists: users, items, and their ranks or else scores, if it has any."""
+    roles = {role: _named(table, role, name) for role, name in (("user", user), ("item", item)) if name}
+    for role in ("user", "item"):
+        if role not in roles:
+            fitting = _recognised(table, role, roles.values())
+            if len(fitting) != 1:
+                raise _unclear(table, role, f". Name it: {role}=… of read_lists, or call it {role}.")
+            roles[role] = fitting[0]
+    for role, name, known in (("rank", rank, _RANKS), ("score", score, _SCORES)):
+        fitting = [c for c in table.columns if _letters(c) in known.split() and c not in roles.values()]
+        if name is not None:
+            roles[role] = _named(table, role, name)
+        elif len(fitting) == 1 and not {"rank", "score"} & {*roles} and score is None:
+            roles[role] = fitting[0]
+    return roles
 
 
 def name_list(names: Sequence[str]) -> str:

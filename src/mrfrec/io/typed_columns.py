@@ -14,6 +14,7 @@ _RULES = {
     "user": "user ids must be integers or strings",
     "item": "item ids must be integers or strings",
     "value": "values must be numbers",
+    "order": "ranks and scores must be numbers",
     "title": "titles must be text",
     "time": "times must be numbers, dates, or texts such as 2019-12-08 or 2019-12-08T10:30:00",
     "event": "kinds of events must be text or integers",
@@ -41,7 +42,11 @@ def typed_columns(
             continue
         kind = raw.dtype
         is_text = kind == pl.String
-        of_role = {"value": (pl.Boolean, pl.Decimal), "time": (pl.Date, pl.Datetime)}.get(role, ())
+        of_role = {
+            "value": (pl.Boolean, pl.Decimal),
+            "order": (pl.Decimal,),
+            "time": (pl.Date, pl.Datetime),
+        }.get(role, ())
         if not (is_text or is_numbered or kind.is_integer() or kind.is_float() or kind in of_role):
             raise DataError(f"{table.name}: {_RULES[role]}; column {name!r} is {kind}.")
         if role == "title":
@@ -50,20 +55,23 @@ def typed_columns(
         if role == "event":
             raw = raw.cast(pl.String).str.strip_chars()
             is_text = True
-        noun = {"value": "value", "time": "time", "event": "kind of event"}.get(role, f"{role} id")
+        noun = {"value": "value", "order": "rank or score", "time": "time", "event": "kind of event"}.get(
+            role, f"{role} id"
+        )
         missing = raw.is_null() | (raw == "") if is_text else raw.is_null()
         wrong: list[tuple[pl.Series, str]] = []
-        if role == "value":
+        if role in ("value", "order"):
             number = raw.cast(pl.Float64, strict=False)
             if is_text and number.null_count():
                 stripped = raw.str.strip_chars()
                 number = stripped.cast(pl.Float64, strict=False)
                 missing |= stripped == ""
-            columns[role] = small = number.cast(pl.Float32)
-            wrong = [
-                (number.is_null() | ~number.is_finite(), "not a finite number"),
-                (~small.is_finite() | ((small == 0) & (number != 0)), "beyond single precision"),
-            ]
+            columns[role] = number
+            wrong = [(number.is_null() | ~number.is_finite(), "not a finite number")]
+            if role == "value":
+                columns[role] = small = number.cast(pl.Float32)
+                beyond = ~small.is_finite() | ((small == 0) & (number != 0))
+                wrong.append((beyond, "beyond single precision"))
         elif role == "time":
             moment = parsed_times(raw, table.name) if is_text else raw
             if moment.dtype.is_temporal():

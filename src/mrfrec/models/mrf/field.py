@@ -280,7 +280,7 @@ class GaussianField(Linear):
         own = engine.memory.stages
         names = {**before.stages, **own}
         stages = {name: max(before.stages.get(name, 0), own.get(name, 0)) for name in names}
-        new = np.flatnonzero(data.popularity == 0)
+        new = np.flatnonzero(~data.used)
         if features is not None and len(new):
             started = time.perf_counter()
             with self._engine(None, context.client) as more:
@@ -349,7 +349,7 @@ def _features_of(data: "Interactions", settings: Settings) -> "sp.csr_array | No
     """Return the features that the systems of used items have as further rows."""
     if data.features is None or not settings.feature_weight:
         return None
-    return data.features.of_used(data.popularity)
+    return data.features.of_used(data.used)
 
 
 def _warn_of_a_giant(data: "Interactions") -> None:

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 from mrfrec.core.ages import Times, moments_from_end
 from mrfrec.data.heldout import FEWEST, hashed, hashed_rows, hidden_entries, only_entries
-from mrfrec.data.interactions import Interactions
+from mrfrec.data.interactions import Interactions, popularity_of
 
 Flags = npt.NDArray[np.bool_]
 
@@ -107,21 +107,21 @@ def _held_out_by_time(data: Interactions, times: Times, most_scores: int, only: 
     trained = times < cuts[0]
     if not trained.any():
         return None
-    popularity = np.bincount(X.indices[trained], minlength=m)
+    training = only_entries(X, trained)
+    known = np.bincount(training.indices, minlength=m) > 0
     ranked = np.argsort(hashed(data.items, np.arange(m)), kind="stable")
     ranked = np.sort(ranked[: max(most_scores // _MOST_USERS, 1)])
     is_ranked = np.zeros(m, np.bool_)
     is_ranked[ranked] = True
     periods = [
-        _asked_between(data, times, start, stop, popularity > 0, is_ranked, only)
+        _asked_between(data, times, start, stop, known, is_ranked, only)
         for start, stop in zip(cuts, [*cuts[1:], None], strict=True)
     ]
     parts = zip(*((each.shown, each.hidden) for each in periods), strict=True)
     shown, hidden = (sp.csr_array(sp.vstack(part)) for part in parts)
     if shown.shape[0] < FEWEST_ASKED:
         return None
-    training = only_entries(X, trained)
-    features = None if data.features is None else data.features.of_used(data.popularity)
+    features = None if data.features is None else data.features.of_used(data.used)
     joined = {
         name: np.concatenate([getattr(each, name) for each in periods])
         for name in ("shown_times", "at", "situation")
@@ -129,7 +129,7 @@ def _held_out_by_time(data: Interactions, times: Times, most_scores: int, only: 
     lengths = [each.shown.shape[0] for each in periods]
     return HeldOut(
         training[np.flatnonzero(np.diff(training.indptr))], shown, shown[:, ranked], hidden[:, ranked],
-        np.arange(shown.shape[0]), ranked, popularity, features, times[trained],
+        np.arange(shown.shape[0]), ranked, popularity_of(training), features, times[trained],
         period=np.repeat(np.arange(len(periods)), lengths), **joined,
     )  # fmt: skip
 
@@ -159,7 +159,8 @@ def _asked_between(
     np.maximum.at(count, owner, place + 1)
     hide = after & (had[owner] | (place < count[owner] // 2))
     situation = np.where(had, 0, 1)
-    wanted, show = hide & (known & is_ranked)[X.indices], ~hide & known[X.indices]
+    wanted = hide & (known & is_ranked)[X.indices] & (X.data > 0)  # nobody asks for dislikes
+    show = ~hide & known[X.indices]
     asks, shows = (np.bincount(owner[part], minlength=data.n_users) > 0 for part in (wanted, show))
     users = np.flatnonzero(came & (had | (count > 1)) & asks & shows)
     users = users[np.argsort(hashed(data.users, users), kind="stable")]
@@ -187,15 +188,15 @@ def _held_out_users(data: Interactions, most_scores: int) -> HeldOut | None:
     of_item = hashed(data.items, np.arange(m))
     asked, trains = _choose(X, of_item)
     training = X[np.flatnonzero(trains)]
-    others = X[np.flatnonzero(~trains)]
-    popularity = data.popularity - np.bincount(others.indices, minlength=m)
+    popularity = popularity_of(training)
     of_row = hashed(data.users, asked)
     ranked = np.sort(np.argsort(of_item, kind="stable")[: max(most_scores // max(len(asked), 1), 1)])
     known = np.zeros(m, np.bool_)
     known[ranked] = popularity[ranked] > 0
-    # Hide known items that are ranked: a fifth of all that the user has, or as many as there are.
+    # Hide known items that are ranked: a fifth of all that the user has, or as many as there are. Dislikes
+    # are shown: nobody asks for them.
     histories = X[asked]
-    can = known[histories.indices]
+    can = known[histories.indices] & (histories.data > 0)
     fifth = np.clip((_HIDDEN * np.diff(histories.indptr)).astype(np.int64), 1, _MOST_HIDDEN)
     parts = []
     for time in range(int(np.clip(_QUICK_SCORES // max(len(asked) * len(ranked), 1), 1, _MOST_TIMES))):
@@ -212,7 +213,7 @@ def _held_out_users(data: Interactions, most_scores: int) -> HeldOut | None:
     user = np.unique(np.concatenate([able for *_, able in parts]), return_inverse=True)[1]
     if not training.nnz or not len(user) or user.max() + 1 < FEWEST_ASKED:
         return None
-    features = None if data.features is None else data.features.of_used(data.popularity)
+    features = None if data.features is None else data.features.of_used(data.used)
     return HeldOut(training, shown, shown[:, ranked], hidden, user, ranked, popularity, features)
 
 

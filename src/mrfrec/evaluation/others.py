@@ -1,0 +1,162 @@
+"""Other systems: evaluate the lists they have recommended, and write the data they should be trained on."""
+
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from mrfrec.checks import check_flag, counted, in_words, warn
+from mrfrec.data.ids import Ids
+from mrfrec.errors import DataError
+from mrfrec.evaluation.metrics import DEFAULTS, Lists, parse_all
+from mrfrec.evaluation.protocol import Evaluation
+from mrfrec.evaluation.questions import Questions, Split, check_type
+from mrfrec.io.frames import writing_rows
+from mrfrec.io.lists import RecommendedLists, read_lists
+
+_log = logging.getLogger("mrfrec")
+
+
+def evaluate_lists(
+    lists: object,
+    split: Split,
+    metrics: Iterable[str] | str = DEFAULTS,
+    *,
+    name: str | None = None,
+    drop_seen: bool = False,
+) -> Evaluation:
+    """Evaluate what another system has recommended, on the test users and with the metrics of `evaluate`.
+
+    A test user without a list has no hits, and an item that is not in the training data is none. Items that
+    the user has already seen cannot be hits either: models never recommend them. They keep their places
+    unless `drop_seen`. The evaluation counts all of these in `facts["lists"]`, and a warning tells of those
+    that make a comparison unfair.
+
+    Parameters
+    ----------
+    lists
+        What `read_lists` returns, or anything that it reads.
+    drop_seen
+        Take out the items that a user is shown in the split, so that the next ones move up.
+    """
+    check_type("split", split, Split)
+    check_flag("drop_seen", drop_seen)
+    table = lists if isinstance(lists, RecommendedLists) else read_lists(lists)
+    wanted = parse_all(metrics, split.training.n_items)
+    k = max(metric.k for metric in wanted)
+    ranked, counts = _ranked(table, split.test, split.training.items, k, drop_seen)
+    _tell(table.name, counts, drop_seen)
+    popularity = split.training.popularity
+    made = Lists(ranked, split.test.targets, popularity, lambda: split.training)
+    return Evaluation(
+        model=Path(table.name).stem if name is None else name,
+        parameters={},
+        split=split.name,
+        users=split.test.users,
+        left_out=split.test.left_out,
+        values={metric: metric.per_user(made) for metric in wanted},
+        seconds={},
+        recommended=np.bincount(ranked[ranked >= 0], minlength=split.training.n_items),
+        popularity=popularity,
+        facts={
+            **split.training.size._asdict(), "kind": "lists", "test_users": len(split.test), "places": k,
+            "ties": "none", "plan": None, "values": {}, "measured": [],
+            "new_items": split.test.new_items, "new_targets": split.test.new_targets,
+            "lists": {"order": table.order, **counts, "drop_seen": drop_seen},
+        },
+        situation=split.test.situation,
+    )  # fmt: skip
+
+
+def _ranked(
+    table: RecommendedLists, questions: Questions, items: Ids, k: int, drop_seen: bool
+) -> tuple[npt.NDArray[np.int32], dict[str, int]]:
+    """Return the first k items of each test user, −1 where there is none that is known, and what was odd."""
+    of_user = questions.users.find(list(table.users.like(questions.users, "user", "recommendations")), "user")
+    of_item = items.find(list(table.items.like(items, "item", "recommendations")), "item")
+    for what, place in (("users are test users", of_user), ("items are in the training data", of_item)):
+        if not (place >= 0).any():
+            raise DataError(f"{table.name}: none of its {len(place):,} {what}. Are the ids the same?")
+    asked = of_user[table.user] >= 0
+    user, item = of_user[table.user[asked]], of_item[table.item[asked]]
+    m = len(items)
+    shown = questions.shown.tocoo()
+    seen = np.isin(user * m + item, shown.coords[0].astype(np.int64) * m + shown.coords[1]) & (item >= 0)
+    early = _places(user) < k
+    counts = {
+        "users_without_list": len(questions) - int((of_user >= 0).sum()),
+        "users_not_asked": int((of_user < 0).sum()),
+        "unknown_items": int((early & (item < 0)).sum()),
+        "seen_items": int((early & seen).sum()),
+    }
+    if drop_seen:
+        user, item = user[~seen], item[~seen]
+    place = _places(user)
+    ranked = np.full((len(questions), k), -1, np.int32)
+    ranked[user[place < k], place[place < k]] = item[place < k]
+    return ranked, counts
+
+
+def _places(user: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the place of each row among those of its user, whose rows stand together."""
+    starts = np.flatnonzero(np.append(True, user[1:] != user[:-1]))[: len(user)]
+    return np.arange(len(user)) - np.repeat(starts, np.diff(np.append(starts, len(user))))
+
+
+def describe_lists(counts: dict[str, Any]) -> list[str]:
+    """Return in words what was odd about the lists, as `facts["lists"]` counts it."""
+    seen = "taken out" if counts["drop_seen"] else "each a miss"
+    said = {
+        "users_without_list": ("test user", "without a list, who count as misses"),
+        "users_not_asked": ("user", "not among the test users, left out"),
+        "unknown_items": ("place", "with an item that is not in the training data, each a miss"),
+        "seen_items": ("place", f"with an item that the user has already seen, {seen}"),
+    }
+    return [f"{counted(counts[key], noun)} {what}" for key, (noun, what) in said.items() if counts[key]]
+
+
+def _tell(table: str, counts: dict[str, int], drop_seen: bool) -> None:
+    odd = describe_lists({**counts, "drop_seen": drop_seen})
+    unfair = counts["users_without_list"] or (counts["seen_items"] and not drop_seen)
+    advice = ""
+    if counts["seen_items"] and not drop_seen:
+        advice = " To judge the list without what was seen: drop_seen=True (--drop-seen)."
+    if odd and unfair:
+        warn(f"{table}: {in_words(odd)}.{advice}")
+    elif odd:
+        _log.info("%s: %s", table, in_words(odd))
+
+
+def write_split(split: Split, folder: str | os.PathLike[str]) -> list[Path]:
+    """Write a split as Parquet files, for another library to train on; return their paths.
+
+    train.parquet has the pairs to train on, shown.parquet what the test users show, and test.parquet what is
+    to be guessed. With validation users, validation-shown.parquet and validation.parquet have theirs. Columns
+    are user and item, value unless all values are 1, and time where times are known; targets have none.
+    """
+    check_type("split", split, Split)
+    training = split.training
+    tables = {"train": (training.users, training.matrix, training.times)}
+    for name, asked in (("", split.test), ("validation", split.validation)):
+        if asked is not None:
+            tables[f"{name}-shown".lstrip("-")] = (asked.users, asked.shown, asked.shown_times)
+            tables[name or "test"] = (asked.users, asked.targets, None)
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    return [_write(path / f"{name}.parquet", *table, training.items) for name, table in tables.items()]
+
+
+def _write(path: Path, users: Ids, X: sp.csr_array, times: "npt.NDArray[Any] | None", items: Ids) -> Path:
+    owner = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+    columns: dict[str, Any] = {"user": users.take(owner), "item": items.take(X.indices)}
+    if (X.data != 1).any():
+        columns["value"] = X.data
+    if times is not None:
+        columns["time"] = times
+    with writing_rows([columns], columns, {"user": users.kind, "item": items.kind}, path):
+        return path
