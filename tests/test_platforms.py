@@ -1,16 +1,20 @@
-"""The library without what only Unix has: as on Windows, where nobody has run it yet.
+"""Where the library runs, and where it came from.
 
-This is no test on Windows. It removes the functions that Windows lacks, and refuses, as Windows does, to
-replace or remove a file that this process has open.
+The first test runs it without what only Unix has: it removes the functions that Windows lacks, and refuses,
+as Windows does, to replace or remove a file that this process has open. That is no test on Windows.
 """
 
+import json
 import os
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from mrfrec.checks import how_to_install, missing_extra
 from mrfrec.service import metrics
 
 AS_ON_WINDOWS = """
@@ -128,3 +132,32 @@ def test_workers_count_together_where_files_cannot_be_reserved(monkeypatch: pyte
         metrics._reserve(folder, 1)
         sizes = {path.name.split("_")[0]: path.stat().st_size for path in Path(folder).glob("*.db")}
         assert sizes["counter"] == metrics._room(1)["counter"]
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, 'pip install "mrfrec[sql]"'),  # of an index
+        ({"dir_info": {"editable": True}}, 'pip install -e "{}[sql]"'),
+        ({"dir_info": {}}, 'pip install "{}[sql]"'),
+        ({"archive_info": {}}, 'pip install "{}[sql]"'),  # a wheel
+        ({"url": "file:///gone/since", "dir_info": {}}, 'pip install ".[sql]" in a clone of mrfrec'),
+        ({"url": "https://example.com/mrfrec", "vcs_info": {}}, 'pip install ".[sql]" in a clone of mrfrec'),
+        ("nothing", 'pip install ".[sql]" in a clone of mrfrec'),  # on the path, not installed
+    ],
+)
+def test_what_is_missing_is_installed_from_where_the_package_came(
+    origin: object, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = tmp_path / "a clone"
+    place.mkdir()
+
+    def distribution(name: str) -> SimpleNamespace:
+        if not isinstance(origin, dict | None):
+            raise PackageNotFoundError(name)
+        text = None if origin is None else json.dumps({"url": place.as_uri(), **origin})
+        return SimpleNamespace(read_text=lambda file: {"direct_url.json": text}[file])
+
+    monkeypatch.setattr("importlib.metadata.distribution", distribution)
+    assert how_to_install("sql") == command.format(place)
+    assert str(missing_extra("it needs this", "sql")) == f"it needs this: {command.format(place)}."
