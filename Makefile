@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The many processes of a run share the bytecode of what they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo docs test lint types kernels unit slow format reference constraints bench bench-product experiment table1 peers clean
+.PHONY: help install demo docs test lint types kernels unit slow format reference constraints wheel bench bench-product experiment table1 peers clean
 
 help:
 	@echo "make demo           try the package on the Debian data set: fit, compare, recommend, explain"
@@ -17,6 +17,7 @@ help:
 	@echo "make format         format the code"
 	@echo "make reference      regenerate docs/cli.md from the help texts"
 	@echo "make constraints    list the libraries of production with versions and hashes in constraints.txt"
+	@echo "make wheel          build the archives of a release into dist/, and try them in an empty environment"
 	@echo "make bench          time and peak memory of the fits in docs/performance.md (ten minutes; GROUPS=dense for the dense one)"
 	@echo "make bench-product  time and memory of reading, recommending and answering"
 	@echo "make experiment DATA=folder NAME=mtg-players  run the paper's tables on real data, into experiments/results"
@@ -99,6 +100,14 @@ constraints: | $(BIN)/uv
 	$(BIN)/uv pip compile --quiet --no-header --generate-hashes --python $(BIN)/python $(EXTRAS:%=--extra=%) \
 		pyproject.toml --output-file $(FILE)
 
+# The index refuses a description that it cannot show: twine says so before.
+DIST := dist
+wheel: $(VENV)/tools
+	rm -rf $(DIST)
+	$(BIN)/uv build --quiet --out-dir $(DIST)
+	$(BIN)/twine check --strict $(DIST)/*.whl $(DIST)/*.tar.gz
+	$(BIN)/python tools/try_wheel.py $(DIST)/*.whl
+
 bench: install
 	$(BIN)/python -m benchmarks.bench $(GROUPS)
 
@@ -115,5 +124,5 @@ peers: install
 	$(BIN)/python -m experiments.peers $(DATA) $(NAME) $(if $(ONLY),--only $(ONLY))
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis site benchmarks/cache experiments/cache debian.mrf
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis site dist benchmarks/cache experiments/cache debian.mrf
 	find . -name __pycache__ -prune -exec rm -rf {} +

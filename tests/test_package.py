@@ -20,6 +20,7 @@ from packaging.version import Version
 import mrfrec
 from mrfrec.core.kernels.compile import cache_folders
 from mrfrec.io.databases import connect
+from tools import try_wheel
 
 from servers import Command
 
@@ -126,6 +127,14 @@ def test_source_archive_holds_what_building_and_testing_take(built: tuple[Path, 
     assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Makefile", "docs/method.md"} <= names
     assert {"src/mrfrec/py.typed", "src/mrfrec/datasets/debian.parquet", "tests/test_package.py"} <= names
     assert not [name for name in names if "__pycache__" in name or name.endswith((".nbc", ".nbi", ".mrf"))]
+
+
+def test_wheel_alone_runs_the_lines_of_the_readme_and_the_index_can_show_it(
+    built: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(Path(sys.executable).parent / "twine", "check", "--strict", *built).count("PASSED") == 2
+    try_wheel.main(built[1])
+    assert re.findall(r"^README's lines.*: \d", capsys.readouterr().out, flags=re.MULTILINE)
 
 
 # ── each extra alone runs what the pages show for it ──────────────────────────────────────────────

@@ -92,7 +92,28 @@ def in_words(words: Iterable[object], last: str = "and") -> str:
 
 def missing_extra(need: str, extra: str) -> MissingLibraryError:
     """Return an error that says what is needed ("a cluster needs Dask"), and how to install the extra."""
-    return MissingLibraryError(f'{need}: pip install ".[{extra}]" in a clone of mrfrec.')
+    return MissingLibraryError(f"{need}: {how_to_install(extra)}.")
+
+
+def how_to_install(extra: str) -> str:
+    """Return the command that adds an extra to this installation: from an index, a clone or a wheel."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    option, place = "", "mrfrec"
+    try:
+        origin = json.loads(distribution("mrfrec").read_text("direct_url.json") or "{}")
+        if origin:  # none was given: it came by its name, from an index
+            local = urlsplit(origin["url"]).scheme == "file"
+            place = url2pathname(urlsplit(origin["url"]).path) if local else ""
+            option = "-e " if origin.get("dir_info", {}).get("editable") else ""
+    except (PackageNotFoundError, LookupError, ValueError):
+        place = ""
+    if not place or (place != "mrfrec" and not Path(place).exists()):
+        return f'pip install ".[{extra}]" in a clone of mrfrec'
+    return f'pip install {option}"{place}[{extra}]"'
 
 
 def check_device_name(device: object) -> str:

@@ -450,7 +450,7 @@ def test_a_missing_library_is_told_before_the_data_is_read(
     run: Any, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "implicit.cpu.als", None)
-    with pytest.raises(MissingLibraryError, match=r"pip install \"\.\[wmf\]\""):
+    with pytest.raises(MissingLibraryError, match=r"pip install .*\[wmf\]"):
         run(f"{command} --model WMF")
 
 

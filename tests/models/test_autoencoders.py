@@ -19,6 +19,7 @@ from mrfrec import (
     ParameterError,
     load,
 )
+from mrfrec.checks import how_to_install
 from mrfrec.core.rows import Rows
 from mrfrec.models import CDAE, MultDAE, MultVAE
 from mrfrec.models.baselines import networks
@@ -361,7 +362,7 @@ def test_without_pytorch_models_answer_and_training_says_what_is_missing(tmp_pat
         model = made(kind).fit(sp.csr_array(matrix()))
         model.save(tmp_path / f"{kind}.mrf")
         expected.append(str(model.recommend(history=[3, 8], k=3)["item"].to_list()))
-        expected.append(f'{kind} needs PyTorch to be trained: pip install ".[torch]" in a clone of mrfrec.')
+        expected.append(f"{kind} needs PyTorch to be trained: {how_to_install('torch')}.")
     command = [sys.executable, "-W", "error", "-c", WITHOUT_TORCH, str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     assert run.stdout.splitlines() == expected

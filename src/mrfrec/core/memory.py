@@ -18,7 +18,7 @@ def human_bytes(count: float) -> str:
 def release_freed() -> None:
     """Return freed memory to the system, where that is possible."""
     # The C library keeps for each thread what the thread has freed.
-    with suppress(AttributeError, OSError):  # not glibc
+    with suppress(AttributeError, OSError, TypeError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)
 
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import mmap
 import os
+import sys
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 
 from mrfrec.errors import ModelFileError
 from mrfrec.io.atomic import file_path, writing
+from mrfrec.io.exclusive import REPLACES_OPEN_FILES
 
 FORMAT = "mrfrec"
 FORMAT_VERSION = 1
@@ -29,7 +31,8 @@ _TYPES = {
     "F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8", "U8": "|u1", "U32": "<u4", "U64": "<u8",
 }  # fmt: skip
 _NAMES = {np.dtype(kind): name for name, kind in _TYPES.items()}
-_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # of Linux; not every Python knows its name
+# Not every Python knows its name.
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 
 class Stored:
@@ -255,8 +258,11 @@ def _mapped(file: Path) -> npt.NDArray[np.uint8]:
     """Map a file into memory: its bytes are read when they are used.
 
     The mapping is copy on write, though never written to: numba compiles again for read-only arrays. No
-    memory is reserved for copies; otherwise a model larger than the memory could not be opened.
+    memory is reserved for copies; otherwise a model larger than the memory could not be opened. Windows does
+    not replace a file that is mapped, so that there it is read.
     """
+    if not REPLACES_OPEN_FILES:
+        return np.fromfile(file, np.uint8)
     flags, access = mmap.MAP_PRIVATE | _NO_RESERVE, mmap.PROT_READ | mmap.PROT_WRITE
     with file.open("rb") as opened:
         return np.frombuffer(mmap.mmap(opened.fileno(), 0, flags=flags, prot=access), np.uint8)

@@ -1,6 +1,5 @@
 """Write files atomically: they appear whole or not at all."""
 
-import fcntl
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from mrfrec.errors import ParameterError
 from mrfrec.io.databases import refuse_url
+from mrfrec.io.exclusive import REPLACES_OPEN_FILES, lock_file
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def _unfinished(path: str | os.PathLike[str], is_private: bool = False) -> Itera
 
     A link stays: its target is written. The name of the temporary file is known before it exists, so that it
     can be removed whenever Ctrl-C comes. Until it is whole, only its owner can read it, unless it is a new
-    file of the usual mode.
+    file of the usual mode. On Windows it has no lock, and stays if its writer is killed.
     """
     target = written_file(path)
     start = f".{target.name[:40]}."
@@ -128,6 +128,8 @@ def _unfinished(path: str | os.PathLike[str], is_private: bool = False) -> Itera
                     lock.close()
                 temporary = target.with_name(f"{start}{secrets.token_hex(4)}.unfinished")
                 lock = FileIO(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode), "r+")
+                if not REPLACES_OPEN_FILES:
+                    lock.close()
         except OSError as error:  # names the temporary file, which the caller does not know
             raise type(error)(error.errno, error.strerror, str(path)) from error
         yield target, temporary
@@ -157,8 +159,10 @@ def _remove_abandoned(folder: Path, start: str) -> None:
 
 def _locked(file: IOBase, unsure: bool) -> bool:
     """Try to lock a file; return whether it succeeded, or `unsure` if files cannot be locked here."""
+    if not REPLACES_OPEN_FILES:  # then the writer has closed it, so that it can replace its target
+        return unsure
     try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(file.fileno())
     except BlockingIOError:
         return False
     except OSError:

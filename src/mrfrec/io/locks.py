@@ -4,7 +4,6 @@ A lock is held on an empty file beside the model, `.NAME.lock`, and ends with th
 file stays: if it were removed, one process could lock the removed file while another locks a new one.
 """
 
-import fcntl
 import logging
 import os
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from mrfrec.checks import check_nonnegative
 from mrfrec.errors import BusyError, ModelFileError
 from mrfrec.io.atomic import written_file
+from mrfrec.io.exclusive import lock_file
 
 WAIT = 600.0  # seconds that a command waits for another one
 _PAUSE = 0.05  # seconds between two attempts
@@ -82,7 +82,7 @@ def holding(lock: Path, busy: str, wait: float = 0.0, waiting: str = "") -> Iter
 
 def _try_lock(descriptor: int, lock: Path) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(descriptor)
     except BlockingIOError:
         return False
     except OSError as error:

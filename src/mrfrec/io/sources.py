@@ -9,7 +9,7 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ _SUFFIXES: dict[str, Format] = {
 }  # fmt: skip
 _CLOUD_SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
 _RETRIES = {"max_retries": 2, "retry_timeout_ms": 30_000}
+_OPENS_DESCRIPTORS = sys.platform == "linux"  # /dev/fd/9 is the file from its start; elsewhere it goes on
 _TEXT_OPTIONS = ("separator", "columns")
 _OTHER_DATABASES = "Read another database into a data frame first: polars.read_database(query, connection)."
 
@@ -161,20 +162,32 @@ def paths_of(name: str) -> list[Path]:
 
 
 def _open_stream(stream: Any, name: str, options: ReadingOptions) -> Source:
-    """Copy a stream to a temporary file without a name, which is deleted with the source."""
+    """Copy a stream to a temporary file, which is deleted with the source. On Linux it has no name."""
     _format_of(name, options)
-    with reading(name), tempfile.TemporaryFile() as file:
-        while piece := stream.read(1 << 20):
-            file.write(piece.encode() if isinstance(piece, str) else piece)
-        file.flush()
-        copy = os.dup(file.fileno())
-    try:
-        source = _open_file(Path(f"/dev/fd/{copy}"), name, options)
-    except BaseException:
-        os.close(copy)
-        raise
-    weakref.finalize(source, os.close, copy)
+    with ExitStack() as stack:
+        kind: Any = tempfile.TemporaryFile if _OPENS_DESCRIPTORS else _named_file
+        with reading(name), kind() as file:
+            if _OPENS_DESCRIPTORS:
+                copy = os.dup(file.fileno())
+                stack.callback(os.close, copy)
+                path = Path(f"/dev/fd/{copy}")
+            else:
+                path = Path(file.name)
+                stack.callback(_remove, path)
+            while piece := stream.read(1 << 20):
+                file.write(piece.encode() if isinstance(piece, str) else piece)
+        source = _open_file(path, name, options)
+        weakref.finalize(source, stack.pop_all().close)
     return source
+
+
+def _named_file() -> Any:
+    return tempfile.NamedTemporaryFile(prefix="mrfrec-", delete=False)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):  # Windows, if it is still open
+        path.unlink()
 
 
 def _open_url(url: str, options: ReadingOptions) -> list[Source]:

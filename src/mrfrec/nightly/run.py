@@ -6,7 +6,6 @@ transaction, files by a rename. A run that is killed leaves the earlier version,
 
 import logging
 import os
-import resource
 import shutil
 import sys
 import time
@@ -179,10 +178,12 @@ class _Night:
             raise
         finally:
             self.record["seconds"]["total"] = round(time.perf_counter() - start, 3)
-            self.record["peak_memory"] = _peak_memory()
+            with suppress(ImportError):  # Windows
+                self.record["peak_memory"] = _peak_memory()
             self.report.write()
         seconds = self.record["seconds"]["total"]
-        _log.info("published in %.1f s with %.0f MB at most", seconds, self.record["peak_memory"] / 1e6)
+        peak = self.record.get("peak_memory")
+        _log.info("published in %.1f s%s", seconds, f" with {peak / 1e6:.0f} MB at most" if peak else "")
         return self.record
 
     def _work(self) -> None:
@@ -414,4 +415,6 @@ def _remove_old(target: Path, keep: int, latest: Path | None) -> None:
 
 def _peak_memory() -> int:
     """Return the largest memory of this process so far, in bytes."""
+    import resource
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -70,7 +70,7 @@ def shared_folder(workers: int, models: int) -> Iterator[None]:
                 folder = attempt.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX, dir=place))
                 attempt.enter_context(_locked(folder))
                 with tempfile.TemporaryFile(dir=folder) as all_files:
-                    os.posix_fallocate(all_files.fileno(), 0, workers * sum(_room(models).values()))
+                    _take(all_files.fileno(), workers * sum(_room(models).values()))
                 os.environ[_FOLDER] = folder
                 attempt.callback(os.environ.pop, _FOLDER)
                 stack.enter_context(attempt.pop_all())
@@ -100,10 +100,18 @@ def _reserve(folder: str, models: int) -> None:
             new = file.with_suffix(".new")
             made.callback(new.unlink, missing_ok=True)
             with new.open("wb") as opened:
-                os.posix_fallocate(opened.fileno(), 0, size)
+                _take(opened.fileno(), size)
         for file in files:
             if not file.exists():
                 file.with_suffix(".new").rename(file)
+
+
+def _take(file: int, size: int) -> None:
+    """Fill a new file with zeros, so that there is room for it; an OSError if there is none."""
+    if hasattr(os, "posix_fallocate"):  # not on macOS
+        os.posix_fallocate(file, 0, size)
+    else:
+        os.write(file, bytes(size))
 
 
 def _remove_abandoned(place: str) -> None:

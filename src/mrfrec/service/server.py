@@ -19,7 +19,7 @@ from typing import Any
 
 from mrfrec.checks import check_count, missing_extra
 from mrfrec.engines.local import LocalEngine
-from mrfrec.errors import DataError, MrfrecError, ParameterError
+from mrfrec.errors import DataError, MrfrecError, ParameterError, ServiceError
 from mrfrec.io.atomic import expanded
 from mrfrec.service.keys import read_keys
 from mrfrec.service.settings import ServiceSettings
@@ -68,6 +68,8 @@ def serve(
     prepare
         Called first in each worker process, for example to set up logging; importable by name.
     """
+    if not hasattr(signal, "SIGHUP"):
+        raise ServiceError("mrfrec serve needs Linux or macOS. On Windows, run it in WSL or a container.")
     settings = settings or ServiceSettings()
     if not no_auth and settings.keys is None and uds is None and not _is_loopback(host):
         raise ParameterError(

@@ -1,0 +1,6 @@
+-- The table that the job of compose.yaml reads: made when the database starts for the first time.
+create table events (
+    user_id bigint not null,
+    sku text not null,
+    created_at timestamptz not null default now()
+);
