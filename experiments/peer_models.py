@@ -41,10 +41,11 @@ class Peer:
 
     def recommend(self, shown: sp.csr_matrix, k: int) -> Lists:
         """Return the k best items of each history that are not in it, best first."""
+        random = np.random.default_rng(_SEED)
         lists = np.full((shown.shape[0], k), -1, np.int32)
         for start in range(0, shown.shape[0], _AT_ONCE):
             part = shown[start : start + _AT_ONCE]
-            lists[start : start + _AT_ONCE] = top(self.scores(part), part, k)
+            lists[start : start + _AT_ONCE] = top(self.scores(part), part, k, random)
         return lists
 
     def scores(self, shown: sp.csr_matrix) -> npt.NDArray[Any]:
@@ -56,15 +57,18 @@ class Peer:
         return False
 
 
-def top(scores: npt.NDArray[Any], shown: sp.csr_matrix, k: int) -> Lists:
-    """Return the k best items of each row that are not shown; of equal scores, the lower index first."""
+def top(scores: npt.NDArray[Any], shown: sp.csr_matrix, k: int, random: np.random.Generator) -> Lists:
+    """Return the k best items of each row that are not shown; equal scores come at random.
+
+    By index, ids that go with popularity would help models that know nothing of most items.
+    """
     scores = np.where(np.isnan(scores), -np.inf, scores)
     scores[np.repeat(np.arange(len(scores)), np.diff(shown.indptr)), shown.indices] = -np.inf
     k_th = -np.partition(-scores, k - 1, axis=1)[:, k - 1 : k]
     lists = np.full((len(scores), k), -1, np.int32)
     for row, (values, least) in enumerate(zip(scores, k_th[:, 0], strict=True)):
         near = np.flatnonzero((values >= least) & (values > -np.inf))
-        best = near[np.argsort(-values[near], kind="stable")][:k]
+        best = near[np.lexsort((random.random(len(near)), -values[near]))][:k]
         lists[row, : len(best)] = best
     return lists
 

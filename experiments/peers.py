@@ -286,6 +286,8 @@ def page(name: str, folder: Path, trials: int, minutes: float) -> str:
         "the sum over threads. Memory: the most that the process used until the model was fitted, with "
         "Python, the library and the data. File: as the library saves the model, or its weights as "
         "uncompressed arrays; – where it is saved by pickling only.",
+        "Of items with equal scores, mrfrec recommends the more popular first and implicit has an order of "
+        "its own; those of the other libraries come at random.",
     ]
     if missing:
         parts += ["Not in the table:", "\n".join(missing)]

@@ -125,11 +125,21 @@ def test_best_items_that_are_not_shown_come_in_the_order_of_their_scores() -> No
     scores = random.integers(0, 5, (40, 12)).astype(np.float32)
     scores[3] = np.nan
     shown = sp.csr_matrix(random.random((40, 12)) < 0.6)
-    found = peer_models.top(scores, shown, 6)
+    found = peer_models.top(scores, shown, 6, random)
     for row in range(40):
         left = [i for i in range(12) if not shown[row, i] and not np.isnan(scores[row, i])]
-        best = sorted(left, key=lambda i: (-scores[row, i], i))[:6]
-        assert found[row].tolist() == best + [-1] * (6 - len(best))
+        best = sorted((scores[row, i] for i in left), reverse=True)[:6]
+        assert scores[row, found[row, : len(best)]].tolist() == best
+        assert set(found[row, : len(best)]) <= set(left)
+        assert (found[row, len(best) :] == -1).all()
+        assert len(set(found[row, : len(best)])) == len(best)
+
+
+def test_equal_scores_of_other_libraries_come_at_random_whatever_the_ids() -> None:
+    random = np.random.default_rng(0)
+    found = peer_models.top(np.zeros((4000, 10)), sp.csr_matrix((4000, 10)), 3, random)
+    places = np.array([np.bincount(found[:, place], minlength=10) for place in range(3)])
+    assert abs(places - 400).max() < 100  # of 4,000 users, each item is a tenth of each place
 
 
 def test_returned_lists_are_measured_as_our_own_evaluation_does(cache: Path) -> None:
