@@ -160,3 +160,8 @@ def _note_lost_threads() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_note_threads, after_in_child=_note_lost_threads)
+
+
+def shortened(text: str, most: int) -> str:
+    """Cut a text to a number of characters, an ellipsis included."""
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"

@@ -16,7 +16,8 @@ import scipy.sparse as sp
 
 import mrfrec
 from mrfrec import MRF, Client, DataError, Interactions, MrfrecWarning, ParameterError
-from mrfrec.answers.where import check_where, mask_of
+from mrfrec.answers.conditions import check_where
+from mrfrec.answers.where import mask_of
 from mrfrec.cli.app import run as run_command
 from mrfrec.models import Popularity
 from mrfrec.service import create_app

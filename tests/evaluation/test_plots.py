@@ -109,7 +109,7 @@ def test_what_can_be_drawn_is_known_before_the_work(tmp_path: Path, monkeypatch:
         with pytest.raises(ParameterError, match=message):
             check_drawable(tmp_path / wrong)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingLibraryError, match=r"\.\[plot\]"):
+    with pytest.raises(MissingLibraryError, match=r"\[plot\]"):
         check_drawable(tmp_path / "x.png")
 
 

@@ -701,7 +701,7 @@ def test_obvious_columns_are_recognised(names: list[str], roles: str) -> None:
         (
             ["user", "item", "time"],
             {"time": False, "since": "2020-01-01"},
-            "time must be left out with half_l",
+            "time must be left out with window",
         ),
         (["user", "item", "n"], {"time": True}, "which column holds the times"),
         (["user", "item"], {"progress": 1}, "progress must be a function .*; got 1"),

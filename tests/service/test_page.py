@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import mrfrec
 from mrfrec import MRF, models
-from mrfrec.data.ids import shortened
+from mrfrec.checks import shortened
 from mrfrec.service import ServiceSettings, create_app
 from mrfrec.service.graph import NARROW, WIDE, draw
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.checks import counted
+from mrfrec.checks import counted, shortened
 from mrfrec.core.rows import Rows
 from mrfrec.data.features import ItemFeatures
-from mrfrec.data.ids import Id, Ids, Texts, positions_in, shortened
+from mrfrec.data.ids import Id, Ids, Texts, positions_in
 from mrfrec.data.item_table import ItemTable
 from mrfrec.data.provenance import Origin
 from mrfrec.data.search import NameIndex

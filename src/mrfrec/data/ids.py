@@ -93,11 +93,6 @@ def first_titles(count: int, named: Iterable[tuple[int, str | None]]) -> Texts |
     return Texts.of(texts) if any(texts) else None
 
 
-def shortened(text: str, most: int) -> str:
-    """Cut a text to a number of characters, an ellipsis included."""
-    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
-
-
 class Ids(Sequence[Id]):
     """Distinct integers or strings, by position and back."""
 

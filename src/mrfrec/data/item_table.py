@@ -9,7 +9,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.data.ids import Ids, Texts, shortened
+from mrfrec.checks import shortened
+from mrfrec.data.ids import Ids, Texts
 from mrfrec.errors import DataError, ParameterError
 
 ColumnKind = Literal["number", "flag", "text", "list", "time"]

@@ -10,9 +10,10 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.answers.columns import rows_of
+from mrfrec.checks import shortened
 from mrfrec.data.catalogue import name_with_id
 from mrfrec.data.heldout import hashed
-from mrfrec.data.ids import Ids, shortened
+from mrfrec.data.ids import Ids
 from mrfrec.data.interactions import Interactions
 from mrfrec.data.times import Times
 from mrfrec.errors import MrfrecError

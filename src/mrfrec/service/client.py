@@ -20,8 +20,8 @@ from mrfrec.answers.columns import (
     because_text,
     shared_features_text,
 )
+from mrfrec.answers.conditions import as_json
 from mrfrec.answers.question import Boost, Question, check_at, check_boost
-from mrfrec.answers.where import as_json
 from mrfrec.checks import check_count, check_frames, check_number, missing_extra, warn
 from mrfrec.data.catalogue import name_with_id
 from mrfrec.data.ids import Id, Ids, as_list

@@ -22,7 +22,8 @@ from starlette.responses import HTMLResponse, Response
 
 from mrfrec.answers.question import Question
 from mrfrec.answers.reasons import explanations
-from mrfrec.data.ids import Id, shortened
+from mrfrec.checks import shortened
+from mrfrec.data.ids import Id
 from mrfrec.models.recommender import Recommender
 from mrfrec.service import answers
 from mrfrec.service.api import position

@@ -6,7 +6,7 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
-from mrfrec.data.ids import shortened
+from mrfrec.checks import shortened
 
 _MOST = 400  # characters of a reason, which may repeat what was sent
 TOO_MANY = "too many requests at once; try again."

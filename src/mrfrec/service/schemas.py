@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
+from mrfrec.answers.conditions import Where
 from mrfrec.answers.question import Boost, ItemFilter, Question
-from mrfrec.answers.where import Where
 from mrfrec.data.reading_options import Moment
 
 _Integer = Annotated[int, Field(ge=-(2**63), lt=2**64)]
