@@ -1,12 +1,11 @@
 """What is held out of the training data of an MRF, so that its parameters can be measured.
 
-Without times these are users, of whose items some are hidden. With times it is what came in two periods
-after a cut: people who come back are asked about what they took then, and those who are new since the period
-began, in the middle of a visit, about the second half of that. What helps in one period may harm in the next.
+Without times these are users, of whose items some are hidden. With times it is what came after a cut: people
+who come back are asked about what they took then, and those who are new since the cut, in the middle of a
+visit, about the second half of that.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +15,12 @@ from mrfrec.core.ages import Times, moments_from_end
 from mrfrec.data.heldout import FEWEST, hashed, hashed_rows, hidden_entries, only_entries
 from mrfrec.data.interactions import Interactions, popularity_of
 
-Flags = npt.NDArray[np.bool_]
-
 FEWEST_USERS, FEWEST_ASKED = 500, 20
 MOST_SCORES = 200_000_000  # users × items that are ranked; with more items, a sample of them is
 _QUICK_SCORES, _MOST_TIMES = 60_000_000, 5  # a user is asked several times where that takes no more scores
 _SHARE, _MOST_USERS = 0.1, 4000  # of the users
 _HIDDEN, _MOST_HIDDEN = 0.2, 500  # of each user's items
-_PERIODS = np.array([0.8, 0.9])  # shares of the pairs before each period
+_AFTER = 0.1  # share of the pairs that come after the cut
 SITUATIONS = ("return", "visit")
 
 
@@ -44,8 +41,9 @@ class HeldOut:
     times: Times | None = None  # of the entries of `training`
     shown_times: Times | None = None
     at: Times | None = None  # when each question is asked
-    situation: npt.NDArray[np.int64] | None = None  # of each user, in `SITUATIONS`
-    period: npt.NDArray[np.int64] | None = None  # of each user
+    situation: npt.NDArray[np.int64] | None = (
+        None  # of each user: a place in `SITUATIONS`; None without times
+    )
 
     @property
     def median_age(self) -> float:
@@ -54,17 +52,11 @@ class HeldOut:
 
     @property
     def groups(self) -> list[npt.NDArray[np.int64]]:
-        """The users of each situation that enough users are in: values must help in one of them."""
+        """The users of each situation that enough users are in: values must do no harm in any."""
         if self.situation is None:
             return [np.arange(int(self.user.max()) + 1)]
-        return _large_groups(self.situation)
-
-    @property
-    def guards(self) -> list[npt.NDArray[np.int64]]:
-        """The users of each situation and period that enough users are in: values must do no harm in any."""
-        if self.situation is None or self.period is None:
-            return self.groups
-        return _large_groups(self.situation + len(SITUATIONS) * self.period)
+        found = [np.flatnonzero(self.situation == place) for place in range(len(SITUATIONS))]
+        return [users for users in found if len(users) >= FEWEST_ASKED]
 
     @property
     def ranks_all(self) -> bool:
@@ -84,11 +76,6 @@ class HeldOut:
         return sum(int(array.nbytes) for array in arrays) + scores
 
 
-def _large_groups(number: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
-    found = [np.flatnonzero(number == each) for each in np.unique(number)]
-    return [users for users in found if len(users) >= FEWEST_ASKED]
-
-
 def held_out(data: Interactions, most_scores: int = MOST_SCORES, situation: str = "both") -> HeldOut | None:
     """Hold out what came after a cut in time; without times, or with too few users then, users by hash.
 
@@ -101,81 +88,57 @@ def held_out(data: Interactions, most_scores: int = MOST_SCORES, situation: str 
 
 
 def _held_out_by_time(data: Interactions, times: Times, most_scores: int, only: str) -> HeldOut | None:
-    """Hold out the last two tenths of the pairs; None if there are too few users to ask about them."""
+    """Hold out the last tenth of the pairs; None if there are too few users to ask about them."""
     X, m = data.matrix, data.n_items
-    cuts = [np.partition(times, place)[place] for place in (_PERIODS * len(times)).astype(np.int64)]
-    trained = times < cuts[0]
-    if not trained.any():
-        return None
-    training = only_entries(X, trained)
-    known = np.bincount(training.indices, minlength=m) > 0
-    ranked = np.argsort(hashed(data.items, np.arange(m)), kind="stable")
-    ranked = np.sort(ranked[: max(most_scores // _MOST_USERS, 1)])
-    is_ranked = np.zeros(m, np.bool_)
-    is_ranked[ranked] = True
-    periods = [
-        _asked_between(data, times, start, stop, known, is_ranked, only)
-        for start, stop in zip(cuts, [*cuts[1:], None], strict=True)
-    ]
-    parts = zip(*((each.shown, each.hidden) for each in periods), strict=True)
-    shown, hidden = (sp.csr_array(sp.vstack(part)) for part in parts)
-    if shown.shape[0] < FEWEST_ASKED:
-        return None
-    features = None if data.features is None else data.features.of_used(data.used)
-    joined = {
-        name: np.concatenate([getattr(each, name) for each in periods])
-        for name in ("shown_times", "at", "situation")
-    }
-    lengths = [each.shown.shape[0] for each in periods]
-    return HeldOut(
-        training[np.flatnonzero(np.diff(training.indptr))], shown, shown[:, ranked], hidden[:, ranked],
-        np.arange(shown.shape[0]), ranked, popularity_of(training), features, times[trained],
-        period=np.repeat(np.arange(len(periods)), lengths), **joined,
-    )  # fmt: skip
-
-
-class _Period(NamedTuple):
-    """The questions of one period."""
-
-    shown: sp.csr_array  # questions × items
-    hidden: sp.csr_array
-    shown_times: Times
-    at: Times  # of the first hidden item
-    situation: npt.NDArray[np.int64]
-
-
-def _asked_between(
-    data: Interactions, times: Times, start: Any, stop: Any, known: Flags, is_ranked: Flags, only: str
-) -> _Period:
-    """Ask some users what they took from `start` on and before `stop`, as was known then."""
-    there = np.ones(len(times), np.bool_) if stop is None else times < stop
-    X, times = only_entries(data.matrix, there), times[there]
-    after = times >= start
-    owner = np.repeat(np.arange(data.n_users), np.diff(X.indptr))
+    cut = np.partition(times, int((1 - _AFTER) * len(times)))[int((1 - _AFTER) * len(times))]
+    after = times >= cut
+    lengths = np.diff(X.indptr)
+    owner = np.repeat(np.arange(data.n_users), lengths)
     had, came = (np.bincount(owner[part], minlength=data.n_users) > 0 for part in (~after, after))
+    training = only_entries(X, ~after)
+    popularity = popularity_of(training)
     # A visit is divided between two moments.
     place = moments_from_end(X.indptr, times)
     count = np.zeros(data.n_users, np.int64)
     np.maximum.at(count, owner, place + 1)
     hide = after & (had[owner] | (place < count[owner] // 2))
     situation = np.where(had, 0, 1)
-    wanted = hide & (known & is_ranked)[X.indices] & (X.data > 0)  # nobody asks for dislikes
-    show = ~hide & known[X.indices]
-    asks, shows = (np.bincount(owner[part], minlength=data.n_users) > 0 for part in (wanted, show))
-    users = np.flatnonzero(came & (had | (count > 1)) & asks & shows)
+    of_item = hashed(data.items, np.arange(m))
+    users = np.flatnonzero(came & (had | (count > 1)))
+    known = np.bincount(training.indices, minlength=m) > 0
+    asks, shows = (
+        np.bincount(owner[part & known[X.indices]], minlength=data.n_users) > 0
+        for part in (hide & (X.data > 0), ~hide)
+    )
+    users = users[asks[users] & shows[users]]
     users = users[np.argsort(hashed(data.users, users), kind="stable")]
-    most = _MOST_USERS // len(_PERIODS)
     wanted_ones = [only in (name, "both") for name in SITUATIONS]
     parts = [users[(situation[users] == number) & is_one] for number, is_one in enumerate(wanted_ones)]
-    room = [max(most // 2, most - len(other)) for other in parts[::-1]]
+    room = [max(_MOST_USERS // 2, _MOST_USERS - len(other)) for other in parts[::-1]]
     asked = np.sort(np.concatenate([part[:most] for part, most in zip(parts, room, strict=True)]))
-    entries = np.concatenate([np.empty(0, np.int64), *(np.arange(*X.indptr[u : u + 2]) for u in asked)])
+    if len(asked) < FEWEST_ASKED or not (~after).any():
+        return None
+    ranked = np.sort(np.argsort(of_item, kind="stable")[: max(most_scores // len(asked), 1)])
+    is_ranked = np.zeros(m, np.bool_)
+    is_ranked[ranked] = True
     rows = X[asked]
-    shown, hidden = (only_entries(rows, part[entries]) for part in (show, wanted))
+    entries = np.concatenate([np.arange(*X.indptr[u : u + 2]) for u in asked])
+    wanted = hide[entries] & (known & is_ranked)[rows.indices] & (rows.data > 0)  # nobody asks for dislikes
+    show = ~hide[entries] & known[rows.indices]
+    hidden, shown = (only_entries(rows, part) for part in (wanted, show))
+    able = np.flatnonzero((np.diff(hidden.indptr) > 0) & (np.diff(shown.indptr) > 0))
+    if len(able) < FEWEST_ASKED:
+        return None
     # A question is asked at the moment of the first hidden item.
-    moments = np.where(hide, times, times.max())[entries]
-    first = np.minimum.reduceat(moments, rows.indptr[:-1]) if len(asked) else entries
-    return _Period(shown, hidden, times[entries][show[entries]], first, situation[asked])
+    first = np.minimum.reduceat(np.where(hide, times, times.max())[entries], rows.indptr[:-1])
+    kept = np.repeat(np.isin(np.arange(len(asked)), able), np.diff(shown.indptr))
+    features = None if data.features is None else data.features.of_used(data.used)
+    shown = shown[able]
+    return HeldOut(
+        training[np.flatnonzero(had)], shown, shown[:, ranked], hidden[able][:, ranked], np.arange(len(able)),
+        ranked, popularity, features, times[~after], times[entries][show][kept], first[able],
+        situation[asked[able]],
+    )  # fmt: skip
 
 
 def _held_out_users(data: Interactions, most_scores: int) -> HeldOut | None:

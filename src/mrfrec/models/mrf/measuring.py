@@ -203,15 +203,15 @@ class _Tried(NamedTuple):
 Groups = Sequence[npt.NDArray[np.int64]]
 
 
-def is_better(one: Numbers, other: Numbers, groups: Groups, guards: Groups) -> bool:
-    """Return whether the gain exceeds its standard error in a group of users, and no loss does in a guard."""
+def is_better(one: Numbers, other: Numbers, groups: Groups) -> bool:
+    """Return whether the gain exceeds its standard error in one group of users, and no loss does in any."""
     gains = [mean_and_error((one - other)[users]) for users in groups]
-    return any(gain > error for gain, error in gains) and not does_harm(one, other, guards)
+    return any(gain > error for gain, error in gains) and not does_harm(one, other, groups)
 
 
-def does_harm(one: Numbers, other: Numbers, guards: Groups) -> bool:
+def does_harm(one: Numbers, other: Numbers, groups: Groups) -> bool:
     """Return whether a loss exceeds its standard error in some group of users."""
-    changes = [mean_and_error((one - other)[users]) for users in guards]
+    changes = [mean_and_error((one - other)[users]) for users in groups]
     return any(change < -error for change, error in changes)
 
 
@@ -224,8 +224,7 @@ class _Exploration:
     axes: Mapping[str, Sequence[float]]
     first: Mapping[str, float]  # values of all parameters, where the climb starts
     progress: Progress | None
-    groups: Groups  # of users, one of which is to gain
-    guards: Groups  # of which none is to lose
+    groups: Groups  # of users, none of which is to lose
     metrics: dict[tuple[float, ...], Numbers] = field(default_factory=dict)  # of each user, by all values
     fits: dict[tuple[float, ...], _Tried | None] = field(default_factory=dict)  # by l2 and `PASSES`
     left_out: list[str] = field(default_factory=list)
@@ -236,9 +235,8 @@ class _Exploration:
             return True
         # Small losses of one step after the other would add up.
         start = next(iter(self.metrics.values()))
-        return is_better(one.metric, other.metric, self.groups, self.guards) and not does_harm(
-            one.metric, start, self.guards
-        )
+        harm = does_harm(one.metric, start, self.groups)
+        return is_better(one.metric, other.metric, self.groups) and not harm
 
     def fit(self, place: Place) -> _Tried | None:
         """Try a fit; None beyond the ends of the axes, and where it would take longer than there is time."""
@@ -326,7 +324,7 @@ def measure(
         axes["l2"] = tuple(factor * first["l2"] for factor in axes["l2"])
     if "half_life" in axes:
         axes["half_life"] = tuple(rounded_duration(x * asked.median_age) for x in axes["half_life"])
-    search = _Exploration(trials, plan, axes, first, progress, asked.groups, asked.guards)
+    search = _Exploration(trials, plan, axes, first, progress, asked.groups)
     # What comes next mostly wants a larger ridge, what is hidden at random a smaller one.
     steps = _DIRECTIONS if asked.times is None else {**_DIRECTIONS, "l2": {"l2": 2}}
     directions = {

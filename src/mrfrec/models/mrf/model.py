@@ -86,8 +86,8 @@ class MRF(GaussianField):
         the middle of a visit ("visit"), or "both", none of whom is to lose by a value.
     measure
         Measure the parameters that are "auto" on up to 4,000 held-out users, then fit to everybody. A metric,
-        such as "ndcg@20" or "recall@50", says what is to become best; True is "ndcg@100". False fits at once,
-        with the values at which measuring starts.
+        such as "ndcg@20" or "recall@50", says what is to become best; True is "ndcg@100", or "ndcg@20" with
+        times. False fits at once, with the values at which measuring starts.
     offset
         Add the intercept of the conditional mean. The score is μ + (x − μ)·B instead of x·B; an empty history
         scores μ.
