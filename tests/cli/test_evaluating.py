@@ -243,9 +243,9 @@ def test_weights_of_events_are_the_same_in_fit_evaluate_and_tune(run: Any, folde
     action = pl.when(pl.col("place") % 3 == 0).then(pl.lit("buy")).otherwise(pl.lit("view"))
     rows = rows.select("user", "item", action=action, time=pl.col("place") * 3600)
     rows.write_csv(folder / "actions.csv")
-    typed = "actions.csv --event-weights view=0.2,buy=1 --window 20d --since 1970-01-03"
+    typed = "actions.csv --event-weights view=0.2,buy=1 --window 300d --since 1970-01-03"
     weights = {"view": 0.2, "buy": 1}
-    named: dict[str, Any] = {"event_weights": weights, "window": "20d", "since": "1970-01-03"}
+    named: dict[str, Any] = {"event_weights": weights, "window": "300d", "since": "1970-01-03"}
     run(f"fit {typed} -o actions.mrf")
     assert load("actions.mrf").fingerprint_ == read_interactions("actions.csv", **named).fingerprint
     split = strong_generalisation(read_events("actions.csv", **named), 15, min_items=0)
