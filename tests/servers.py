@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import date, timedelta
 from pathlib import Path
 from threading import Thread
 from typing import Any, Self
@@ -123,6 +124,43 @@ def save_tagged(path: Path) -> Path:
     features = read_item_features(items)
     names = Texts.of(name.replace(": ", ": <b>") for name in features.names)
     MRF(threads=1, measure=False).fit(table, item_features=replace(features, names=names)).save(path)
+    return path
+
+
+PRODUCTS = 120
+
+
+def products() -> pl.DataFrame:
+    """Return a table of items with columns of all kinds, some with odd names and values, some empty."""
+    n = range(PRODUCTS)
+    return pl.DataFrame(
+        {
+            "item": [f"p{i}" for i in n],
+            "title": [f"the product {i}" for i in n],
+            "category": [["shoes", "shirts & ties", "<b>hats</b>", None][i % 4] for i in n],
+            "brand": [f"brand {i % 12}" for i in n],
+            "price": [5.0 + i / 4 if i % 7 else None for i in n],
+            "in_stock": [i % 3 > 0 for i in n],
+            "on_sale": [i % 5 == 0 for i in n],
+            "tags": [[f"tag {i % 2}", f"tag {i % 3}"] if i % 4 else [] for i in n],
+            "added": [date(2026, 1, 1) + timedelta(days=i) for i in n],
+            "sku": [f"sku-{i}" for i in n],
+            'odd "name" & <b>': [i % 2 for i in n],
+            "nothing": [None for _ in n],
+        },
+        schema_overrides={"nothing": pl.String},
+    )
+
+
+def save_products(path: Path) -> Path:
+    """Fit a model of a shop with the table of `products`."""
+    pairs = [
+        (user, f"p{item}") for user in range(90) for item in range(PRODUCTS) if (user * item + user) % 7 == 1
+    ]
+    table = pl.DataFrame(pairs, schema=["user", "item"], orient="row")
+    rows = products()
+    data = read_interactions(table, items=rows)
+    MRF(threads=1, measure=False).fit(data).save(path)
     return path
 
 

@@ -14,15 +14,19 @@ from mrfrec import MRF, RefusedError, nightly
 from mrfrec.service import ServiceSettings, create_app
 
 from odd_models import ODD, TITLES, fitted
-from servers import save_keys, save_shop, serving
+from servers import save_keys, save_products, save_shop, serving
 
 pytestmark = pytest.mark.slow  # a browser
 
+FILTERED = (
+    "/history?model=products&item=p1&any.category=shoes&any.brand=brand+3&any.tags=tag+1&least.price=6"
+    "&any.in_stock=true&least.added=2026-01-02&at_most.category=1&variety=0.3"
+)
 PATHS = [
     "/", "/search?q=the", "/item?item=tea", "/history", "/history?item=milk&item=tea&item=caviar", "/model",
     "/?model=odd", "/search?model=odd&q=e", "/item?model=odd&item=%22quotes%22+%26+%3Cb%3E",
     "/history?model=odd&item=100%25&item=a%2Bb+c", "/item?model=many&item=5",
-    "/history?model=many&item=5&item=8",
+    "/history?model=many&item=5&item=8", "/history?model=products&item=p1", FILTERED,
 ]  # fmt: skip
 
 
@@ -43,6 +47,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     files = {
         "shop": save_shop(folder / "shop.mrf"),
         "odd": fitted(ODD, TITLES, folder / "odd.mrf"),
+        "products": save_products(folder / "products.mrf"),
         "many": fitted(
             [*range(60)], ["a title of so many words " * 3] * 60, folder / "many.mrf", MRF(threads=1)
         ),
@@ -168,6 +173,34 @@ def test_the_slider_applies_at_once(browser: Browser, url: str) -> None:
         assert page.locator(".score").all_inner_texts() != before
 
 
+def test_filters_are_chosen_by_keyboard_and_taken_back(browser: Browser, url: str) -> None:
+    with opened(browser, url) as page:
+        page.goto("/history?model=products&item=p1")
+        page.get_by_role("combobox", name="category", exact=True).select_option("shoes")
+        page.get_by_label("in_stock").press("Space")
+        least = page.get_by_label("price from")
+        least.fill("10")
+        page.get_by_role("combobox", name="of each").select_option("brand")
+        least.press("Enter")
+        rules = (
+            "any.category=shoes&least.price=10&any.in_stock=true&each=2&at_most=brand&item=p1&model=products"
+        )
+        page.wait_for_url(f"**/history?novelty=*&variety=0&{rules}")
+        expect(page.get_by_text("items are left by the filter")).to_be_visible()
+        expect(page.get_by_label("in_stock")).to_be_checked()
+        expect(least).to_have_value("10")
+        slider = page.get_by_role("slider", name="Variety")
+        slider.press("End")
+        page.wait_for_url("**&variety=1&**")
+        expect(page.locator("output").nth(1)).to_have_text("1.00")
+        for name in ("category: shoes", "at most 2 of each brand"):
+            page.get_by_role("link", name=f"Remove {name}").press("Enter")
+            expect(page.get_by_role("link", name=f"Remove {name}")).to_have_count(0)
+        expect(least).to_have_value("10")
+        assert "at_most" not in page.url
+        assert "shoes" not in page.url
+
+
 def test_another_model_is_chosen_at_once(browser: Browser, url: str) -> None:
     with opened(browser, url) as page:
         page.goto("/")
@@ -187,6 +220,12 @@ def test_everything_can_be_read_without_scripts(browser: Browser, url: str) -> N
         page.get_by_role("button", name="Apply").click()
         expect(page.locator(".recommended > li")).to_have_count(5)
         assert "novelty=" in page.url
+        page.goto("/history?model=products&item=p1&any.category=shoes")
+        page.get_by_label("in_stock").check()
+        page.get_by_role("button", name="Apply").click()
+        expect(page.get_by_text("items are left by the filter")).to_be_visible()
+        expect(page.get_by_role("link", name="Remove category: shoes")).to_be_visible()
+        expect(page.get_by_label("in_stock")).to_be_checked()
         page.goto("/item?item=tea")
         expect(page.locator("figure.graph > svg:visible")).to_be_visible()
         page.get_by_label("Model", exact=True).select_option("many")

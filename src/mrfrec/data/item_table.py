@@ -67,6 +67,17 @@ class Column:
         assert self.ptr is not None
         return np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.ptr))
 
+    @cached_property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """For each text or part, how many items have it."""
+        return np.bincount(self.values[self.values >= 0], minlength=len(self.texts or ()))
+
+    @cached_property
+    def span(self) -> tuple[Any, Any]:
+        """The least and the largest value of numbers, flags or times; there must be one."""
+        known = self.values[~self.missing]
+        return known.min().item(), known.max().item()
+
     def at(self, rows: npt.NDArray[np.int64]) -> "Column":
         """Return the values of these rows; rows that are −1 are missing. Keep only texts that are used."""
         absent = rows < 0

@@ -5,7 +5,7 @@ own, so that a strict Content-Security-Policy allows them and nothing else.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import blake2b
@@ -22,12 +22,14 @@ from starlette.responses import HTMLResponse, Response
 
 from mrfrec.answers.question import Question
 from mrfrec.answers.reasons import explanations
+from mrfrec.answers.where import mask_of
 from mrfrec.checks import shortened
 from mrfrec.data.ids import Id
 from mrfrec.models.recommender import Recommender
 from mrfrec.service import answers
 from mrfrec.service.api import position
 from mrfrec.service.graph import NARROW, WIDE, draw
+from mrfrec.service.page_rules import PageRules
 from mrfrec.service.problems import ProblemError
 from mrfrec.service.queue import WorkQueue
 from mrfrec.service.schemas import MOST_ON_PAGE, PageQuery
@@ -54,6 +56,7 @@ class PageVisit:
     served: Served
     models: list[str]
     is_default: bool  # whether it is the default model
+    rules: PageRules = field(default_factory=PageRules)
 
     @property
     def model(self) -> Recommender:
@@ -68,6 +71,11 @@ class PageVisit:
         named = {} if self.is_default else {"model": self.served.name}
         values = {name: value for name, value in {**named, **query}.items() if value is not None}
         return f"{self.root}{page}" + (f"?{urlencode(values, doseq=True)}" if values else "")
+
+    def options(self, without: tuple[str, str] | None = None) -> dict[str, Any]:
+        """Return what links to recommendations keep besides the history: novelty and rules, all but one."""
+        novelty = {} if self.query.novelty is None else {"novelty": [self.query.novelty]}
+        return {**novelty, **self.rules.query(without)}
 
     def file(self, name: str) -> str:
         """Return the address of a script or style, which changes with its content."""
@@ -115,7 +123,8 @@ def create_pages(models: ServedModels, queue: WorkQueue) -> APIRouter:
 
     def add(path: str, view: View) -> None:
         async def endpoint(request: Request, query: Annotated[PageQuery, Query()]) -> Response:
-            visit = _visit(request, models, query)
+            rules = PageRules.of(query, request.query_params.multi_items())
+            visit = replace(_visit(request, models, query), rules=rules)
             html = await queue.run_in_thread(lambda: _rendered(visit, *view(visit)))
             served = visit.served
             return HTMLResponse(html, 200, {"Mrfrec-Model": f"{served.name}; {served.fingerprint}"})
@@ -173,7 +182,7 @@ def _search(template: str, most: int, visit: PageVisit) -> tuple[str, Content]:
     places = visit.model.catalogue.search(text, most) if text else []
     found = visit.items(places)
     for row in found:
-        row["add"] = visit.link("history", item=[*history, row["id"]], novelty=visit.query.novelty)
+        row["add"] = visit.link("history", item=[*history, row["id"]], **visit.options())
     adds = visit.query.add is not None
     return template, {"q": text, "found": found, "history": history, "most": most, "adds": adds}
 
@@ -250,10 +259,11 @@ def _history(visit: PageVisit) -> tuple[str, Content]:
     novelty = query.novelty if model.fitted_.learned.scales_scores else None
     k = query.k or 10
     ids = visit.ids(places)
-    recommended = answers.recommend(model, [dict.fromkeys(ids)], Question(k=k, novelty=novelty))[0][0].items
+    question = Question(k=k, novelty=novelty, **visit.rules.options(model.catalogue.table))
+    recommended = answers.recommend(model, [dict.fromkeys(ids)], question)[0][0].items
     targets = model.items_.find([row["item"] for row in recommended], "item")
     rows = visit.items(targets)
-    options = {"novelty": query.novelty, "k": query.k}
+    options = {**visit.options(), "k": query.k}
     for row, answer in zip(rows, recommended, strict=True):
         row |= {"score": answer["score"], "source": answer["source"]}
         row["add"] = visit.link("history", item=[*ids, row["id"]], **options)
@@ -265,6 +275,12 @@ def _history(visit: PageVisit) -> tuple[str, Content]:
         for row, reasons in zip(rows, _bars_of(model, ids, targets, novelty, named), strict=True):
             row["reasons"] = reasons
     shown = model.fitted_.novelty if novelty is None else novelty
+    kept = mask_of(question.where, model.catalogue)
+    rules = visit.rules.controls(model.catalogue.table)
+    rules["others"] = [
+        (name, value, text, visit.link("history", item=ids, k=query.k, **visit.options((name, value))))
+        for name, value, text in rules["others"]
+    ]
     return "history.html", {
         "history": history,
         "ids": ids,
@@ -272,7 +288,9 @@ def _history(visit: PageVisit) -> tuple[str, Content]:
         "recommended": rows,
         "novelty": shown if model.fitted_.learned.scales_scores else None,
         "typical": None if model.data_size_.binary else model.fitted_.usual_value,
-        "more": visit.link("history", item=ids, novelty=query.novelty, k=min(2 * k, MOST_ON_PAGE))
+        "rules": rules,
+        "left": None if kept is None else (int(kept.sum()), len(kept)),
+        "more": visit.link("history", item=ids, **{**options, "k": min(2 * k, MOST_ON_PAGE)})
         if len(rows) == k < MOST_ON_PAGE else None,
     }  # fmt: skip
 

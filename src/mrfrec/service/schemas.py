@@ -178,6 +178,9 @@ class PageQuery(BaseModel):
     add: str | None = None  # if given, what is found is added to the history
     k: int | None = Field(default=None, ge=1, le=MOST_ON_PAGE)
     novelty: float | None = _OPTIONS["novelty"][1]
+    variety: float = _OPTIONS["variety"][1]
+    at_most: str = ""  # a column whose values a list may have `each` times; see page_rules
+    each: int = Field(default=2, ge=0, le=MOST_ON_PAGE)
 
 
 Both = Annotated[list[str] | None, Field(description="Features of both items, where they carry the weight.")]
