@@ -50,6 +50,8 @@ def split() -> Split:
         {"at_most": {"brand": 1}},
         {"at_most": {"brand": 2, "tags": 2}, "variety": 0.4},
         {"boost": {"add": "price"}},
+        {"where": {"price": (1, None), "tags": {"any": ["t0", "t2"]}}},
+        {"where": "price > 0 AND brand IS NOT NULL", "at_most": {"brand": 2}},
         {"variety": 1.0},
         {"allow": [1, 2, 3, 4, 9], "novelty": 0.3},
     ],
@@ -146,11 +148,25 @@ def test_rules_in_the_shell(
     assert re.search(r"^m, with rules +[-+]0\.\d+ ± .* \+0\.\d+", out, re.MULTILINE)
     assert re.search(r"^brand +catalogue +training +m +m, with rules$", out, re.MULTILINE)
     assert "Asked with at_most={'brand': 1}, variety=0.3" in out
+    out = typed(f"evaluate {options} --model 'm: measure=false' --where \"brand = 'b1'\"")
+    assert "Asked with where=brand = 'b1'" in out
+    assert re.search(r"^b1 .* 100\.0 %$", out, re.MULTILINE), out
     out = typed(f"compare {options} --model Popularity --model ItemKNN --at-most brand=1")
     assert out.count("Asked with at_most={'brand': 1}") == 2
     for command, message in (
         ("evaluate events.csv --by brand", "--by must be left out without --items"),
         ("evaluate events.csv --variety 7", "variety must be between 0 and 1"),
+        (f"evaluate {options} --variety 0.3 --ties index", 'ties must be "popularity" with rules'),
+        (f"compare {options} --model MRF --model EASE --variety 0.3 --ties index", "ties must be"),
+        (f"evaluate {options} --where 'colour = 1'", "where must be"),
+        (
+            "evaluate events.csv --item-features products.csv --cold-items 0.2 --at-most brand=1",
+            "at_most must be left out with --cold-items",
+        ),
+        (
+            "evaluate events.csv --item-features products.csv --cold-items 0.2 --where 'price > 1'",
+            "where must be left out with --cold-items",
+        ),
     ):
         with pytest.raises(ParameterError, match=message):
             typed(command)

@@ -71,7 +71,6 @@ def evaluate(
         of_lists = _evaluate_lists(lists, split, wanted, drop_seen)  # they fail sooner than a fit
         settings: dict[str, Any] = {"name": spec.name, "ties": options.ties, "progress": progress}
         if options.rules:
-            settings.pop("ties")
             results = [
                 *protocol.evaluate_rules(recommender, split, options.rules, wanted, **settings).evaluations
             ]
