@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +19,7 @@ from mrfrec.models.registry import MODELS, model_class
 from mrfrec.service import ServiceSettings
 
 from pages import PAGES, ROOT, faults, messages_in, name_of, paths_linked
+from servers import asking
 
 SOURCES = [*(ROOT / "src").rglob("*.py")]
 # What the README promises in bold, and the tests that try to break it.
@@ -93,6 +95,38 @@ def test_python_in_the_pages_runs(
     namespace: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
         exec(block, namespace)
+
+
+@pytest.mark.slow
+def test_the_shop_is_played_through_with_the_output_that_its_page_has(tmp_path: Path) -> None:
+    """Every block in its order: Python, commands, and what these print; times may differ."""
+    page = (ROOT / "docs" / "shop.md").read_text()
+    blocks = re.findall(r"```(\w+)\n(.*?)```", page, flags=re.DOTALL)
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    printed, compared = "", 0
+    for language, block in blocks:
+        if language == "text":
+            found, wanted = (re.sub(r"\d+\.\d+ s\b", "… s", text) for text in (printed, block))
+            words = (re.sub(r"\d+\.\d+", "#", " ".join(text.split())) for text in (found, wanted))
+            assert next(words) == next(words), printed
+            numbers = (re.findall(r"\d+\.\d+", text) for text in (found, wanted))
+            for one, other in zip(*numbers, strict=True):  # rounding, on another kind of processor
+                digits = len(other.partition(".")[2])
+                assert abs(float(one) - float(other)) < 2.5 * 10**-digits, printed
+            printed, compared = "", compared + 1
+            continue
+        assert printed == "", printed  # all output is on the page
+        command = {"python": [sys.executable, "-c"], "sh": ["sh", "-ec"]}.get(language)
+        if command is not None and not block.startswith("mrfrec serve"):
+            ran = subprocess.run([*command, block], cwd=tmp_path, env=env, capture_output=True, text=True)
+            assert ran.returncode == 0, ran.stderr
+            printed = ran.stdout
+    assert compared == 6
+    (address,) = re.findall(r"`(/history\?[^`]+)`", page)
+    with asking(tmp_path / "shop.mrf") as client:
+        html = client.get(address).text
+    assert "110 of 160 items are left by the filter" in html
+    assert html.count('<li class="card">') == 10
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -1,6 +1,7 @@
-"""Take the screenshots of docs/service.md: `python tools/screenshots.py http://127.0.0.1:8000`.
+"""Take the screenshots of docs/service.md: `python tools/screenshots.py http://127.0.0.1:8000 service`.
 
-Of a service of the Debian data (`mrfrec demo`), in the Chromium that is installed.
+Of a service of the Debian data (`mrfrec demo`), in the Chromium that is installed. With `shop`, those of
+docs/shop.md, of the service that the page starts.
 """
 
 import io
@@ -17,17 +18,23 @@ PAGES = {
     "item": "/item?item=libgtk-3-dev",
     "history": "/history?item=python3-numpy&item=python3-scipy&item=cython3&novelty=0.3",
 }
+SHOP = (
+    "/history?item=boots-hazel-red&item=scarf-hazel-red&item=hat-hazel-black"
+    "&any.in_stock=1&most.price=100&at_most.brand=2&variety=0.2"
+)
+PAGES_OF = {"service": PAGES, "shop": {"shop": SHOP}}
 SIZES = {"desktop": (1200, 900), "phone": (390, 1080)}
+SIZES_OF = {"service": SIZES, "shop": {"desktop": (1200, 1260), "phone": (390, 1400)}}
 
 
-def main(url: str) -> None:
+def main(url: str, kind: str) -> None:
     FOLDER.mkdir(exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        for size, (width, height) in SIZES.items():
+        for size, (width, height) in SIZES_OF[kind].items():
             for scheme in ("light", "dark"):
                 page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
-                for name, path in PAGES.items():
+                for name, path in PAGES_OF[kind].items():
                     page.goto(url + path)
                     if name == "search":
                         show_options(page)
@@ -48,4 +55,4 @@ def show_options(page: Page) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
