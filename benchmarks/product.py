@@ -267,18 +267,11 @@ def answers(path: str) -> None:
     print(json.dumps(found))
 
 
-def rules(path: str) -> None:
-    """Ten items for one history at a time, by the rules of a shop: median and p99 of processor time, ms."""
-    import warnings
-
+def shop_table(model: Any) -> Any:
+    """Return a table of a model's items: texts with few and many values, and numbers."""
     import numpy as np
     import polars as pl
 
-    import mrfrec
-    from mrfrec.engines.local import LocalEngine
-
-    warnings.simplefilter("ignore", mrfrec.MrfrecWarning)  # of lists that are too short
-    model: Any = mrfrec.load(path)
     rng, items = np.random.default_rng(0), list(model.items_)
     m = len(items)
     columns = {name: rng.integers(0, n, m) for name, n in (("brand", 2000), ("type", 30), ("few", 8))}
@@ -288,7 +281,23 @@ def rules(path: str) -> None:
         "season": np.exp(rng.normal(0, 0.3, m)),
     }
     texts = {name: [f"{name} {x}" for x in values.tolist()] for name, values in columns.items()}
-    model.set_items(pl.DataFrame({"item": items, **texts, **numbers}))
+    return pl.DataFrame({"item": items, **texts, **numbers})
+
+
+def rules(path: str) -> None:
+    """Ten items for one history at a time, by the rules of a shop: median and p99 of processor time, ms."""
+    import warnings
+
+    import numpy as np
+
+    import mrfrec
+    from mrfrec.engines.local import LocalEngine
+
+    warnings.simplefilter("ignore", mrfrec.MrfrecWarning)  # of lists that are too short
+    model: Any = mrfrec.load(path)
+    model.set_items(shop_table(model))
+    rng, items = np.random.default_rng(0), list(model.items_)
+    m = len(items)
     some = dict.fromkeys((items[i] for i in rng.permutation(m)[:10_000].tolist()), 0.1)
     quotas = {"brand": 2, "type": 3, "own": 1}
     asked: dict[str, dict[str, Any]] = {

@@ -4,6 +4,7 @@
     python -m benchmarks.service overload       two, five and, for 60 seconds, ten times what it can bear
     python -m benchmarks.service swaps          50 exchanges of the model under load
     python -m benchmarks.service kill           kill -9 of one of two workers under load
+    python -m benchmarks.service rules          answers by the rules of a shop beside plain ones
 
 The load comes from `wrk`, if it is installed, and from this process; on two cores it takes its share of them.
 docs/performance.md has the results.
@@ -33,6 +34,7 @@ import uvloop
 
 import mrfrec
 from benchmarks.bench import CACHE
+from benchmarks.product import shop_table
 
 PORT = 8765
 URL = f"http://127.0.0.1:{PORT}"
@@ -210,6 +212,44 @@ def latency() -> None:
                     print(f"    {rate}/s over 8 connections: {at_rate(questions, rate, 10, 8)}", flush=True)
 
 
+def rules() -> None:
+    """Ask plain questions and such with rules in turn, over one and four connections: p50 and p99 of each."""
+    path = CACHE / "answers-rules.mrf"
+    model = mrfrec.load(models()["41,140 items, rank 256"])
+    model.set_items(shop_table(model)).save(path)
+    m = len(model.items_)
+    one_percent, quotas = {"own": {"below": 24 * m // 100}}, {"brand": 2, "type": 3, "few": 5}
+    asked: dict[str, Any] = {
+        "plain": {}, "where, 1 % of the items": {"where": one_percent},
+        "where, another each time": None, "at_most, three columns": {"at_most": quotas},
+        "variety": {"variety": 0.5}, "all three": {"where": one_percent, "at_most": quotas, "variety": 0.5},
+    }  # fmt: skip
+    questions = [json.loads(question) for question in bodies(path)]
+
+    def ask(first: int, connections: int, spent: dict[str, list[float]]) -> None:
+        with httpx.Client(base_url=URL) as client:
+            for number in range(first, 400, connections):
+                for name, options in asked.items():
+                    other = {"where": {"own": {"least": 24 * (m - m // 100) - number}}}
+                    body = json.dumps({**questions[number % len(questions)], **(options or {})})
+                    body = body if options is not None else json.dumps({**json.loads(body), **other})
+                    start = time.perf_counter()
+                    assert client.post("/v1/recommend", content=body, headers=_JSON).status_code == 200
+                    spent[name].append(1e3 * (time.perf_counter() - start))
+
+    for connections in (1, 4):
+        spent: dict[str, list[float]] = {name: [] for name in asked}
+        with served(path), ThreadPoolExecutor(connections) as pool:
+            for each in [pool.submit(ask, first, connections, spent) for first in range(connections)]:
+                each.result()
+        for name, found in spent.items():
+            p50, p99 = np.quantile(found, (0.5, 0.99))
+            print(f"{connections} connections, {name}: p50 {p50:.1f} ms, p99 {p99:.1f} ms of {len(found)}")
+
+
+_JSON = {"Content-Type": "application/json"}
+
+
 def overload(seconds: float = 60) -> None:
     path = next(iter(models().values()))
     questions = bodies(path)
@@ -323,5 +363,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["latency", "overload", "swaps", "kill"])
-    {"latency": latency, "overload": overload, "swaps": swaps, "kill": kill}[parser.parse_args().what]()
+    parser.add_argument("what", choices=["latency", "overload", "swaps", "kill", "rules"])
+    groups = {"latency": latency, "overload": overload, "swaps": swaps, "kill": kill, "rules": rules}
+    groups[parser.parse_args().what]()
