@@ -128,6 +128,8 @@ def _words(name: str, condition: Any) -> dict[str, Any]:
 
 def _value(name: str, value: Any) -> Any:
     """Return a value as a plain one of Python."""
+    if isinstance(value, np.datetime64) and not np.isnat(value):
+        value = value if value.dtype == "datetime64[D]" else value.astype("datetime64[us]")
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, str | bool | int | date) or (isinstance(value, float) and math.isfinite(value)):
         return value
