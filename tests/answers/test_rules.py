@@ -216,6 +216,14 @@ def test_few_items_are_warned_of_with_the_quota() -> None:
         assert len(model.recommend(5, at_most={"own": 0})) == 0
 
 
+def test_a_boost_with_reasons_and_too_few_items_warns_of_the_items_alone() -> None:
+    boost = {"add": "margin", "multiply": "season"}  # the empty places have no score to undo
+    with pytest.warns(MrfrecWarning, match="1 of 1 users") as warned:
+        rows = shop().recommend(5, k=ITEMS, explain=1, boost=boost, at_most={"kind": 1})
+    assert 0 < len(rows) < ITEMS
+    assert [each.category for each in warned] == [MrfrecWarning]
+
+
 def test_unknown_items_of_a_boost_are_counted() -> None:
     model = shop()
     boost = {"add": {"item 01": 1, "who": 2}, "multiply": {"what": 2}}
@@ -236,9 +244,10 @@ def test_unknown_items_of_a_boost_are_counted() -> None:
         ({"boost": "margin"}, 'boost must be a mapping with "add" or "multiply"'),
         ({"boost": {"times": "margin"}}, "boost must be"),
         ({"boost": {"add": 3}}, r'boost\["add"\] must be the name of a column, or'),
-        ({"boost": {"add": {"item 01": float("nan")}}}, r'boost\["add"\] must be numbers from -1e\+30 to'),
-        ({"boost": {"multiply": {"item 01": 0}}}, r'boost\["multiply"\] must be numbers from 1e-06 to'),
-        ({"boost": {"multiply": "margin"}}, r'boost\["multiply"\] must be a column of numbers from 1e-06'),
+        ({"boost": {"add": {"item 01": float("nan")}}}, r"'item 01'\] must be a number from -1e\+30 to"),
+        ({"boost": {"multiply": {"item 01": 0}}}, r"boost\[.*'item 01'\] must be a number from 1e-06 to"),
+        ({"boost": {"multiply": "margin"}}, r"numbers from 1e-06 .*; got 'margin'\. It has .* 'item "),
+        ({"boost": {"multiply": "brand"}}, r"a column of numbers from .*; got 'brand'\. It is a text"),
         ({"boost": {"add": "brand"}}, r'boost\["add"\] must be a column of numbers'),
         ({"boost": {"add": "colour"}}, r'boost\["add"\] must be .*colour'),
         ({"variety": 1.5}, "variety must be between 0 and 1"),

@@ -109,6 +109,8 @@ def test_a_query_gives_the_columns_of_its_table(tmp_path: Path) -> None:
     [
         (["007", "12"], "text", ["007", "12"]),
         (["12", "-7"], "number", [12, -7]),
+        ([f"{2**63 - 1}", f"{2**53 + 1}"], "number", [2**63 - 1, 2**53 + 1]),
+        (["1" + "0" * 18 + "1", "1" + "0" * 18 + "3"], "text", ["1" + "0" * 18 + "1", "1" + "0" * 18 + "3"]),
         (["1.0", "2e3"], "number", [1.0, 2000.0]),
         (["Yes", "no"], "flag", [True, False]),
         (["y", "n"], "text", ["y", "n"]),
@@ -128,6 +130,12 @@ def test_the_values_of_a_text_file_tell_the_kind(
     table = read_item_table(path)
     assert table.kinds == {"x": kind}
     assert list(cells(table)["x"].values()) == values
+
+
+def test_empty_parts_of_lists_count_for_nothing() -> None:
+    table = read_item_table(pl.DataFrame({"item": [1, 2, 3], "x": [["a", "", None, " ", "a"], [""], []]}))
+    assert cells(table) == {"x": {1: ["a"], 2: [], 3: []}}
+    assert list(table.columns["x"].texts or ()) == ["a"]
 
 
 def test_kinds_can_be_said() -> None:

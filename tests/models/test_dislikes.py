@@ -211,3 +211,13 @@ def test_dislikes_in_the_shell_are_values_below_0_in_python(
             typed(*arguments, "--dislike", "7")
     with pytest.raises(DataError, match="item 3 is in --history and in --dislike"):
         typed("recommend", file, "--history", "0,3", "--dislike", "3")
+
+
+@pytest.mark.parametrize("options", [{}, {"novelty": 0.5}, {"sparsity": 0.2}, {"rank": 4}])
+def test_data_of_dislikes_alone_gives_finite_scores(options: Any) -> None:
+    """Nothing is popular then, and no factor of novelty is 0 / 0."""
+    X = -np.abs(likes_and_dislikes(3))
+    model = MRF(measure=False, **options).fit(sp.csr_array(X))
+    assert not model.popularity_.any()
+    assert np.isfinite(model.score(sp.csr_array(X))).all()
+    assert model.recommend(history=[3, 4], k=5, novelty=0.7)["score"].is_finite().all()

@@ -329,3 +329,12 @@ def test_order_of_rows_with_equal_times_does_not_matter() -> None:
     other = MRF(**parameters).fit(read_interactions(frame.sample(fraction=1.0, shuffle=True, seed=3)))
     assert np.array_equal(one.weights_, other.weights_)
     assert one.answer([1, 2], k=3) == other.answer([1, 2], k=3)
+
+
+@pytest.mark.parametrize("time", ["NaT", "30000-01-01", "-2000-01-01"])
+def test_a_history_with_impossible_times_is_refused(time: str) -> None:
+    model = MRF(half_life="1d", order=0, measure=False).fit(
+        timed(random_matrix(1), random_times(random_matrix(1)))
+    )
+    with pytest.raises(ParameterError, match="history must be with times in the years 1 to"):
+        model.recommend(history={3: np.datetime64(time), 4: np.datetime64("2026-11-16")})

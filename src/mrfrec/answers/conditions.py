@@ -80,7 +80,12 @@ def _words(name: str, condition: Any) -> dict[str, Any]:
 
 def _value(name: str, value: Any) -> Any:
     """Return a value as a plain one of Python."""
-    value = value.item() if hasattr(value, "item") else value  # of numpy
+    if hasattr(value, "item"):  # of numpy
+        import numpy as np
+
+        if isinstance(value, np.datetime64) and not np.isnat(value):
+            value = value if value.dtype == "datetime64[D]" else value.astype("datetime64[us]")
+        value = value.item()
     if isinstance(value, str | bool | int | date) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise ParameterError(name, "about texts, numbers, flags, dates or times", value)

@@ -216,6 +216,8 @@ def _last_of_each(ids: Sequence[Any], usual: float) -> dict[Any, float]:
 def _microseconds(time: Any) -> int:
     """Return a time of a history, in microseconds since 1970."""
     if isinstance(time, np.datetime64):
+        if np.isnat(time) or not 1 <= time.astype("datetime64[Y]").astype(np.int64) + 1970 <= 9999:
+            raise ParameterError("history", "with times in the years 1 to 9999", time)
         return int(time.astype("datetime64[us]").astype(np.int64))
     return moment("history", time)
 

@@ -6,7 +6,7 @@ from datetime import date
 from typing import Any
 
 from mrfrec.answers.conditions import Where, check_where
-from mrfrec.checks import check_count, check_flag, check_number, counted, warn
+from mrfrec.checks import check_count, check_flag, check_number, counted, shortened, warn
 from mrfrec.data.reading_options import Moment, moment
 from mrfrec.errors import ParameterError
 from mrfrec.options import option
@@ -160,5 +160,9 @@ def _check_numbers(way: str, numbers: Mapping[Any, Any]) -> Mapping[Any, float]:
     def holds(x: float) -> bool:
         return least <= x <= most
 
-    rule = f"numbers from {least:g} to {most:g}"
-    return {item: check_number(f'boost["{way}"]', x, rule, holds) for item, x in numbers.items()}
+    rule = f"a number from {least:g} to {most:g}"
+
+    def named(item: Any) -> str:
+        return f'boost["{way}"][{shortened(repr(item), 40)}]'
+
+    return {item: check_number(named(item), x, rule, holds) for item, x in numbers.items()}

@@ -91,10 +91,16 @@ def lift_of(catalogue: Catalogue, boost: Boost) -> tuple[Lift | None, tuple[Unkn
             column = _column(catalogue, numbers, f'boost["{way}"]')
             known = ~column.missing
             least, most = BOOST_LIMITS[way]
-            is_within = column.kind == "number" and (column.values >= least) & (column.values <= most)
-            if not np.all(is_within | ~known):
+            is_within = np.zeros(len(known), np.bool_)
+            if column.kind == "number":
+                is_within = (column.values >= least) & (column.values <= most)
+            if len(wrong := np.flatnonzero(known & ~is_within)):
                 rule = f"a column of numbers from {least:g} to {most:g}"
-                raise ParameterError(f'boost["{way}"]', rule, numbers)
+                advice = f"It is a {column.kind}."
+                if column.kind == "number":
+                    value, item = column.values[wrong[0]], catalogue.items[int(wrong[0])]
+                    advice = f"It has {value} for the item {item!r}, which must be such a number, or missing."
+                raise ParameterError(f'boost["{way}"]', rule, numbers, advice)
             parts[way][known] = column.values[known]
         else:
             places, unknown = find_ids(list(numbers), catalogue.items, "item", "boost")
@@ -124,7 +130,8 @@ def lifted(lift: Lift, items: Array, scores: Array) -> npt.NDArray[np.float64]:
 
 
 def boosts(lift: Lift, items: Array, scores: Array) -> npt.NDArray[np.float64]:
-    """Return what a boost has added to each of these scores."""
+    """Return what a boost has added to each of these scores; 0 for the item −1, where there was none left."""
+    scores = np.where(items >= 0, scores, 0)
     sums = scores.astype(np.float64)
     if lift.factor is not None:
         sums = np.where(sums < 0, sums * lift.factor[items], sums / lift.factor[items])

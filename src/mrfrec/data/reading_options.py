@@ -182,8 +182,11 @@ def moment(name: str, value: object) -> int:
         with suppress(ValueError):
             parsed = datetime.fromisoformat(value.strip()) if "-" in value else None
     if isinstance(parsed, datetime):
-        plain = parsed if parsed.tzinfo is None else parsed.astimezone(UTC).replace(tzinfo=None)
-        return (plain - _EPOCH) // timedelta(microseconds=1)
-    if isinstance(parsed, date):
+        with suppress(OverflowError):  # a time of the year 1 or 9999 may be of no year in UTC
+            plain = parsed if parsed.tzinfo is None else parsed.astimezone(UTC).replace(tzinfo=None)
+            microseconds = (plain - _EPOCH) // timedelta(microseconds=1)
+            if isinstance(microseconds, int):  # NaT of pandas is a time by its type
+                return microseconds
+    elif isinstance(parsed, date):
         return (parsed - _EPOCH.date()) // timedelta(microseconds=1)
     raise ParameterError(name, "a date, 2026-11-16, or a time, 2026-11-16T10:30:00", value)

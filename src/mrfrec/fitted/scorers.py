@@ -349,7 +349,8 @@ def novelty_factors(
 ) -> npt.NDArray[np.float64]:
     """Return (p/p̄)^(−γ) of all or some items; p̄ = Σp²/Σp is the p, the users, of a typical interaction."""
     p = popularity.astype(np.float64)
-    return np.asarray((np.maximum(p[items], 1.0) / (p @ p / p.sum())) ** -novelty)
+    typical = p @ p / p.sum() if p.any() else 1.0  # all of the data may be dislikes
+    return np.asarray((np.maximum(p[items], 1.0) / typical) ** -novelty)
 
 
 def as_array(scored: Rows | Array, base: Array) -> Array:

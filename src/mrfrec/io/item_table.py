@@ -27,6 +27,7 @@ SEPARATORS = ("|", ";", ",")
 TRUE = ["true", "yes", "y", "t", "1", "1.0"]
 FALSE = ["false", "no", "n", "f", "0", "0.0"]
 _NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"  # 007 is a code
+_CODE = r"^-?[0-9]{20,}$"  # rounded to a number, two of them would be one
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ].*)?$"
 
 TableColumns = Mapping[str, ColumnKind] | Sequence[str]
@@ -254,7 +255,7 @@ def _kind_of(cells: pl.Series, is_text: bool, where: str) -> ColumnKind:
         return "text"
     if is_text and texts.str.to_lowercase().is_in([*TRUE[:2], *FALSE[:2]]).all():
         return "flag"
-    if is_text and texts.str.contains(_NUMBER).all():
+    if is_text and texts.str.contains(_NUMBER).all() and not texts.str.contains(_CODE).any():
         return "number"
     if texts.str.contains(_DATE).all():
         with suppress(DataError):
@@ -278,6 +279,7 @@ def _coded(cells: pl.Series, kind: ColumnKind, where: str) -> Column:
         cells = pl.Series([[part for part in each if part] for each in parts], dtype=pl.List(pl.String))
     row = np.repeat(np.arange(len(cells)), cells.list.len().fill_null(0).to_numpy())
     flat = cells.list.explode(empty_as_null=False, keep_nulls=False)
+    flat = pl.select(pl.when(flat.str.strip_chars() != "").then(flat)).to_series()  # as in texts
     texts, codes = _codes(flat)
     row, codes = row[codes >= 0], codes[codes >= 0]
     both = np.unique(row * max(len(texts), 1) + codes)  # ascending and distinct

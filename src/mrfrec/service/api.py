@@ -307,7 +307,7 @@ def _length_of_history(served: Served, user: Any) -> int:
 def _check_cost(question: Question, lengths: Sequence[int], settings: ServiceSettings) -> int:
     """Return the cost of an answer, or refuse it before any work is done."""
     cost = question.cost(lengths)
-    what = "the cost of the answer, histories × k × (1 + reasons) and more for reasons of long histories,"
+    what = "the cost of the answer, histories × k × (1 + reasons), and more for rules and long histories,"
     _check_at_most(settings.max_cost, what, cost)
     return cost
 

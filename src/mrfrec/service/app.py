@@ -32,7 +32,15 @@ from mrfrec.service.settings import ServiceSettings
 
 _MOST_LOOKUPS = 16  # pages, and lookups of the API, that wait or are answered
 _MOST_SCRAPES = 4  # of the metrics, which wait or are under way
-_TYPES = ("constrained-int", "str", "Used")  # of an item of a history, in the paths of errors
+_TYPES = (
+    "constrained-int",
+    "constrained-str",
+    "str",
+    "bool",
+    "float",
+    "Used",
+    "Condition",
+)  # in paths of errors
 
 _log = logging.getLogger("mrfrec.service")
 
@@ -201,18 +209,37 @@ def _what_is_wrong(errors: Sequence[Mapping[str, Any]]) -> str:
 
     A value that may be of several types has an error for each, with the name of the type in its path.
     """
-    deepest = max(errors, key=lambda error: len(error["loc"]))
+    deepest = max(errors, key=lambda error: (len(error["loc"]), not error["type"].endswith("_type")))
     place = deepest["loc"]
     rule = deepest["msg"].rstrip(".")
     if len(place) == 1:
         return "the body must be a JSON object."
-    if place[-1] == "constrained-int" and deepest["type"] != "extra_forbidden":
+    if place[1] in ("where", "boost") and len(place) > 3 and place[-1] in _TYPES:
+        place = place[:-1]
+        if deepest["type"].endswith("_type"):
+            rule = _rule_of_values(place)
+    elif place[-1] == "constrained-int" and deepest["type"] != "extra_forbidden":
         place = place[:-1]
         rule = "must be an id, an integer of 64 bits or a string"
         if any(error["loc"] == (*place, "Used") for error in errors):
             rule += ', or {"item": …, "value": …}'
-    path = [part for part in place[1:-1] if part not in _TYPES] + [place[-1]]
+    types = {part for part in place[3:-1] if part in _TYPES or str(part).startswith("list[")}
+    path = [
+        *place[1:3],
+        *(part for part in place[3:-1] if part not in types),
+        *place[max(len(place) - 1, 3) :],
+    ]
     return f"{'.'.join(map(str, path))}: {rule}."
+
+
+def _rule_of_values(place: Sequence[Any]) -> str:
+    """Return what a value of a filter or of a boost must be, which may be of several types."""
+    if place[1] == "boost":
+        return 'must be the name of a column, or a list such as [{"item": "tea", "value": 0.2}]'
+    if place[-1] in ("least", "most", "above", "below"):
+        return "must be a number, a date or a time"
+    rule = "must be a text, a number, true or false"
+    return f'{rule}, a list of these, or a condition such as {{"least": 10}}' if len(place) == 3 else rule
 
 
 async def _follow(models: ServedModels, seconds: float) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mrfrec.answers.where import WORDS
+from mrfrec.answers.conditions import WORDS
 from mrfrec.checks import shortened
 from mrfrec.data.item_table import Column, ItemTable
 from mrfrec.errors import ParameterError

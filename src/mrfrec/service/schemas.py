@@ -1,5 +1,6 @@
 """The requests and responses of the API, as OpenAPI describes them, and the addresses of pages."""
 
+from collections import Counter
 from dataclasses import fields
 from itertools import islice
 from typing import Annotated, Any
@@ -8,7 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from mrfrec.answers.conditions import Where
 from mrfrec.answers.question import Boost, ItemFilter, Question
+from mrfrec.checks import shortened
 from mrfrec.data.reading_options import Moment
+from mrfrec.service.problems import ProblemError
 
 _Integer = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 ItemId = _Integer | str
@@ -59,11 +62,20 @@ def boost_of(boosting: Boosting | None) -> Boost:
     if boosting is None:
         return None
     ways = {"add": boosting.add, "multiply": boosting.multiply}
-    return {
-        way: numbers if isinstance(numbers, str) else {each.item: each.value for each in numbers}
-        for way, numbers in ways.items()
-        if numbers is not None
-    }
+    boost: dict[str, Any] = {}
+    for way, numbers in ways.items():
+        if isinstance(numbers, list):
+            boost[way] = {each.item: each.value for each in numbers}
+            if len(boost[way]) < len(numbers):
+                times = Counter(each.item for each in numbers)
+                rule, twice = (
+                    "a list with each item once",
+                    shortened(repr(max(times, key=times.__getitem__)), 40),
+                )
+                raise ProblemError(422, f"boost.{way} must be {rule}; got {twice} more than once.")
+        elif numbers is not None:
+            boost[way] = numbers
+    return boost
 
 
 Value = bool | _Integer | float | Annotated[str, Field(max_length=1000)]
