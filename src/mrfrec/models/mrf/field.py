@@ -248,6 +248,8 @@ class GaussianField(Linear):
             rank_weight = 0.0
             base_scores = intercept(fitted, self.dtype, self.offset)
             values = {**self._starts, **chosen}
+            if features is not None and before.measured is not None and before.measured.carry is not None:
+                values["carry"] = before.measured.carry.value
             if low_rank is None:
                 values["rank_weight"] = 0.0
             else:
