@@ -170,7 +170,8 @@ def test_a_measured_carry_is_kept_by_files_updates_and_items_added_later(
     assert whole.measured_ is not None
     carry = whole.measured_.carry
     assert carry is not None
-    assert carry.value == whole.values_["carry"] > 0
+    assert carry.value == whole.carry_ > 0
+    assert MRF(**whole.values_).get_params()["l2"] == whole.values_["l2"]
     assert f"for new items carry={carry.value:.3g} (not 0); nDCG@20 +" in str(whole.plan_)
     assert Measured.of_facts(asdict(whole.measured_)) == whole.measured_
     known = Interactions(sp.csr_array(X[:, :-6])).with_features(data.features.over(Ids.range(154)))
