@@ -6,15 +6,17 @@
 Test users show all their other items (new items ranked among themselves, nDCG@20), or four fifths of them
 (all items, nDCG@100); three seeds. nDCG is the mean over all orders of items with equal scores. The page
 results/new-items-NAME.md has the means over all users and seeds, and differences user by user; the
-plot has the gain by the number of training users of the hidden items.
+plot has the gain by the number of training users of the hidden items. The MRF with features is fitted again,
+with the values it has measured, with nothing carried over from alike items and with η = 0.3.
 """
 
 import argparse
 import datetime
 import time
-from itertools import pairwise
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
@@ -22,15 +24,17 @@ import scipy.sparse as sp
 
 from experiments.run import RESULTS, machine
 from mrfrec import MRF, datasets, read_item_features
-from mrfrec.core.metrics import discounts, ideal_gains
+from mrfrec.core.metrics import expected_gains, ideal_gains
 from mrfrec.data.features import ItemFeatures
 from mrfrec.evaluation import Questions, Split, paired, read_events, strong_generalisation
 from mrfrec.evaluation.figures import figure_axes
 from mrfrec.evaluation.metrics import mean_of
 from mrfrec.models.compiling import warm_up
+from mrfrec.models.mrf import carrying, measuring
 from mrfrec.models.parameters import unfitted
 
 SHARE, SEEDS = 0.1, (1, 2, 3)
+FIXED = {"MRF with features, nothing carried over": 0.0, "MRF with features, η = 0.3": 0.3}
 BINS = ((0, 0), (1, 5), (6, 20), (21, 100), (101, 10**9))
 Numbers = npt.NDArray[np.float64]
 
@@ -52,21 +56,6 @@ def data_of(name: str, folder: Path | None) -> tuple[Any, ItemFeatures]:
     table = pl.read_parquet(folder / name / "items.parquet")
     # MovieTweetings has two spellings of one title.
     return events, read_item_features(table.unique("item", keep="first", maintain_order=True))
-
-
-def expected_gains(scores: Numbers, targets: sp.csr_array, k: int) -> Numbers:
-    """Return what each entry of `targets` adds to the DCG@k, in expectation over all orders of equal scores.
-
-    Many items share a score, 0 above all. In one order, by position for instance, ids that go with
-    popularity would decide.
-    """
-    before = np.concatenate([[0.0], np.cumsum(discounts(k))])  # sum of the first discounts
-    gains = np.zeros(targets.nnz)
-    for user, (start, end) in enumerate(pairwise(targets.indptr)):
-        own, in_order = -scores[user, targets.indices[start:end]], np.sort(-scores[user])
-        first, last = (np.searchsorted(in_order, own, side) for side in ("left", "right"))
-        gains[start:end] = (before[np.minimum(last, k)] - before[np.minimum(first, k)]) / (last - first)
-    return gains
 
 
 def ndcg(gains: Numbers, targets: sp.csr_array, k: int, wanted: Any = True) -> Numbers:
@@ -131,12 +120,28 @@ def of_bins(gains: Numbers, targets: sp.csr_array, popularity: npt.NDArray[np.in
     return found
 
 
+def fit_and_costs(model: MRF, training: Any) -> tuple[MRF, float, list[float]]:
+    """Return a fit, its seconds, and the seconds of processor time of the fit and of measuring η."""
+    of_carry = [0.0]
+
+    def timed(*arguments: Any) -> Any:
+        start = time.process_time()
+        found = carrying.measured_carry(*arguments)
+        of_carry[0] = time.process_time() - start
+        return found
+
+    began, start = time.perf_counter(), time.process_time()
+    with mock.patch.object(measuring, "measured_carry", timed):
+        fitted = unfitted(model).fit(training)
+    return fitted, time.perf_counter() - began, [time.process_time() - start, of_carry[0]]
+
+
 def measured(events: Any, features: ItemFeatures, model: MRF) -> dict[str, Any]:
     """Return the nDCG of each user and method, over all seeds."""
     new: dict[str, list[Numbers]] = {}
     everything: dict[str, list[Numbers]] = {}
     bins: dict[Any, list[Numbers]] = {}
-    shares, seconds = [], []
+    shares, seconds, costs, carries = [], [], [], []
     for seed in SEEDS:
         heldout = max(min(events.n_users // 10, 1000), 1)
         split = strong_generalisation(events, heldout, seed=seed)
@@ -145,13 +150,23 @@ def measured(events: Any, features: ItemFeatures, model: MRF) -> dict[str, Any]:
         with_features, _ = split.with_features(known).with_new_items(SHARE, seed=seed)
         fits, gains = {}, {}
         for name, part in (("MRF", plain), ("MRF with features", with_features)):
-            began = time.perf_counter()
-            fits[name] = unfitted(model).fit(part.training)
-            seconds.append(time.perf_counter() - began)
+            fits[name], passed, cost = fit_and_costs(model, part.training)
+            seconds.append(passed)
             new.setdefault(name, []).append(of_new(scores_of(fits[name], asked), asked))
             targets = part.test.targets
             gains[name] = expected_gains(scores_of(fits[name], part.test), targets, 100)
             everything.setdefault(name, []).append(ndcg(gains[name], targets, 100))
+        costs.append(cost)
+        values = fits["MRF with features"].measured_
+        if values is None or values.carry is None:
+            raise SystemExit(f"{values}: too few people to measure η")
+        carries.append(values.carry.value)
+        for name, carry in FIXED.items():
+            fixed = replace(values, carry=values.carry._replace(value=carry))
+            other = unfitted(model).fit(with_features.training, measured=fixed)
+            new.setdefault(name, []).append(of_new(scores_of(other, asked), asked))
+            gains_of_all = expected_gains(scores_of(other, with_features.test), targets, 100)
+            everything.setdefault(name, []).append(ndcg(gains_of_all, targets, 100))
         for name, nearest in (("cosine of features", None), ("5 nearest by features", 5)):
             new.setdefault(name, []).append(of_new(by_content(plain, asked, features, nearest, seed), asked))
         top, _ = fits["MRF with features"].top_k(with_features.test.shown, 20)
@@ -159,8 +174,14 @@ def measured(events: Any, features: ItemFeatures, model: MRF) -> dict[str, Any]:
         each = [of_bins(found, plain.test.targets, plain.training.popularity) for found in gains.values()]
         for bin_, before in each[0].items():
             bins.setdefault(bin_, []).append(each[1][bin_] - before)
-        print(seed, {name: round(float(values[-1].mean()), 4) for name, values in new.items()}, flush=True)
-    return {"new": new, "all": everything, "bins": bins, "shares": shares, "seconds": seconds}
+        print(
+            seed,
+            carries[-1],
+            {name: round(float(values[-1].mean()), 4) for name, values in new.items()},
+            flush=True,
+        )
+    found = {"new": new, "all": everything, "bins": bins, "shares": shares, "seconds": seconds}
+    return {**found, "costs": np.array(costs), "carries": carries}
 
 
 def page(name: str, found: dict[str, Any], features: ItemFeatures) -> str:
@@ -169,16 +190,23 @@ def page(name: str, found: dict[str, Any], features: ItemFeatures) -> str:
     bins = {_bin_name(bin_): np.concatenate(values) for bin_, values in found["bins"].items()}
     gain = paired(everything["MRF with features"], everything["MRF"])
     plain, with_features = (np.mean(found["seconds"][start::2]) for start in (0, 1))
+    whole, of_carry = found["costs"].mean(axis=0)
+    before = [paired(values["MRF with features"], values[next(iter(FIXED))]) for values in (new, everything)]
+    carries = ", ".join(f"{carry:.3g}" for carry in found["carries"])
     lines = [
         f"# New items: {name}", "",
         f"`python -m experiments.new_items {name}`, {datetime.date.today()}, {machine()}. A tenth of",
         f"the items is made new; {len(SEEDS)} seeds. {features!r}.",
         "nDCG is the mean over all orders of items with equal scores.", "",
         "| new items ranked among themselves | nDCG@20 |", "|---|---|",
-        *(f"| {method} | {mean_of(values)} |" for method, values in new.items()), "",
+        *(f"| {method} | {mean_of(values)} |" for method, values in new.items()),
+        f"| what measuring η gains, user by user | {before[0]} |", "",
+        f"η as measured by the MRF with features, by seed: {carries}. That took {of_carry:.1f} s of one",
+        f"core, {of_carry / whole:.1%} of the processor time of the whole fit.", "",
         "| all items ranked | nDCG@100 |", "|---|---|",
         *(f"| {method} | {mean_of(values)} |" for method, values in everything.items()),
-        f"| difference, user by user | {gain} |", "",
+        f"| what features gain, user by user | {gain} |",
+        f"| what measuring η gains, user by user | {before[1]} |", "",
         f"Of the 20 best items, {np.mean(found['shares']):.1%} are new ones. A fit took {plain:.1f} s",
         f"without features and {with_features:.1f} s with.", "",
         "| hidden items with so many training users | gain in nDCG@100 by features |", "|---|---|",

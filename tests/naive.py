@@ -396,17 +396,31 @@ def new_column(
     last = np.hstack([X, np.zeros((len(X), 1))])
     wide = np.hstack([F, F[:, [item]]])
     found = moments(last, alpha, True, user_weight, wide, feature_weight)
-    length = np.sqrt((F**2).sum(axis=0))
-    likeness = {
-        j: float(F[:, j] @ F[:, item] / (length[j] * length[item]))
-        for j in range(m)
-        if j != item and X[:, j].any() and (F[:, j] * F[:, item]).any()
-    }
-    N = sorted(likeness, key=lambda j: (-likeness[j], j))[:100]
+    N = list(alike_items(X, F, item))
     l2 = ridge * auto_l2(X, alpha, True, user_weight)
     A = found.S[np.ix_(N, N)] + l2 * np.eye(len(N))
     column = np.zeros(m)
     column[N] = np.linalg.solve(A, found.S[N, m]) / found.s[N]
+    return column
+
+
+def alike_items(X: Matrix, F: Matrix, item: int) -> dict[int, float]:
+    """The 100 used items with the most similar features, nearest first, and their cosines."""
+    length = np.sqrt((F**2).sum(axis=0))
+    likeness = {
+        j: float(F[:, j] @ F[:, item] / (length[j] * length[item]))
+        for j in range(X.shape[1])
+        if j != item and X[:, j].any() and (F[:, j] * F[:, item]).any()
+    }
+    return {j: likeness[j] for j in sorted(likeness, key=lambda j: (-likeness[j], j))[:100]}
+
+
+def carried_column(B: Matrix, X: Matrix, F: Matrix, item: int) -> Matrix:
+    """The columns of B of alike items, added up: the fourth power of the cosine over the sum of these^¾."""
+    powers = {j: cosine**4 for j, cosine in alike_items(X, F, item).items()}
+    column = np.zeros(len(B))
+    for j, power in powers.items():
+        column += B[:, j] * power / sum(powers.values()) ** 0.75
     return column
 
 

@@ -127,7 +127,7 @@ def test_a_used_item_taken_for_a_new_one_counts_its_features_alone() -> None:
         )
     for place, item in enumerate([4, 7]):
         column = naive.new_column(X, features.matrix.toarray(), item)
-        np.testing.assert_allclose(found.toarray()[:, place], column, atol=1e-10)
+        np.testing.assert_allclose(found[0].toarray()[:, place], column, atol=1e-10)
 
 
 def test_of_many_users_a_part_tells_the_weights_of_new_items(monkeypatch: pytest.MonkeyPatch) -> None:

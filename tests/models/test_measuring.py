@@ -19,7 +19,7 @@ from mrfrec.evaluation.report import of_comparison
 from mrfrec.fitted.measured import Goal, Measured, MeasuredValue
 from mrfrec.models import EASE, EDLAE
 from mrfrec.models.climbing import Place, climb_along
-from mrfrec.models.mrf import measuring
+from mrfrec.models.mrf import measuring, trials
 from mrfrec.models.mrf.held_out import FEWEST_USERS, HeldOut, held_out
 from mrfrec.models.mrf.parameters import TIMES
 from mrfrec.models.mrf.trials import Trials
@@ -233,11 +233,11 @@ def test_a_gain_by_chance_is_not_quoted() -> None:
     for _ in range(40):
         found = rng.random((30, 400))  # no trial is better than another
         naively.append(found.mean(axis=1).max() - found[0].mean())
-        honest.append(measuring.cross_checked(list(found)).mean())
+        honest.append(trials.cross_checked(list(found)).mean())
     assert np.mean(naively) > 0.02
     assert abs(np.mean(honest)) < 0.01
     better = [*found, found[0] + 0.2]
-    assert measuring.cross_checked(better) == pytest.approx(np.full(400, 0.2))
+    assert trials.cross_checked(better) == pytest.approx(np.full(400, 0.2))
 
 
 def test_a_step_on_two_axes_finds_what_one_at_a_time_misses() -> None:

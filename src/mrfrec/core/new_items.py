@@ -5,25 +5,39 @@
 N are the used items whose features are most like those of the new item i, by cosine. S is that of Eq. 4, with
 features as further rows, which count more than elsewhere because nothing else is known of a new item. All
 columns have one scale, since nobody knows how popular each item will be.
+
+Beside that, what is known of alike items can be carried over: their columns of B, added up with the shares
+
+    κ_ji = cos_ji^p / (Σ_j cos_ji^p)^q, j in N
 """
+
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.core import blocks
-from mrfrec.core.engine import Engine
+from mrfrec.core.engine import Engine, ranges
 from mrfrec.core.lanczos import sample
 from mrfrec.core.pattern import Pattern
 from mrfrec.core.plan import Settings, Sizes
+from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.core.schedule import Schedule
 from mrfrec.core.statistics import moments
 
 # Chosen on two seeds of four data sets (docs/method.md); the ridge is a multiple of the usual one.
 NEIGHBORS, FEATURE_WEIGHT, RIDGE = 100, 7.0, 10.0
+# Chosen on one seed of Debian and of anime: near items count most. With q = 1 all new items get as much,
+# with q = 0 those with many alike items most.
+POWER, EVENNESS = 4, 0.75
+MOST_CARRIED = (
+    300  # entries of a column that is carried over, where weights are sparse; all of them gain nothing
+)
 _SAMPLE_USERS = 100_000  # users in a sample, at least; with fewer than twice as many there is no sample
 _SAMPLE_ITEMS = 64  # used items that are treated as new, to compare their scores
-_COSINES_AT_ONCE = 1 << 22
+_COSINES_AT_ONCE = _CARRIED_AT_ONCE = 1 << 22
 
 
 def sample_of_used(popularity: npt.NDArray[np.int64], features: sp.csr_array) -> npt.NDArray[np.int64]:
@@ -40,8 +54,10 @@ def new_columns(
     settings: Settings,
     sizes: Sizes,
     engine: Engine,
-) -> sp.csc_array:
+) -> tuple[sp.csc_array, sp.csc_array]:
     """Return the weights of the used items in the scores of some items, items × new, without a scale.
+
+    The second matrix has the cosines that chose these used items.
 
     `features` are those of all items, features × items. If items in `new` have users, these do not count in
     the items' own columns.
@@ -60,15 +76,13 @@ def new_columns(
     weight = FEATURE_WEIGHT / step**0.5
     unscaled = moments(wide, settings.user_weight, engine, both, weight)
     statistics = unscaled.scaled(settings.alpha, center=settings.center)
-    columns = nearest_by_features(features, new, unscaled.popularity[:m] > 0)
-    lengths = np.concatenate([np.zeros(m, np.int64), [len(column) for column in columns]])
-    ptr = np.concatenate([[0], np.cumsum(lengths)])
-    neighbors = np.concatenate([*columns, np.empty(0, np.int32)]).astype(np.int32)
+    nearest = nearest_by_features(features, new, unscaled.popularity[:m] > 0)
+    ptr = np.concatenate([np.zeros(m, np.int64), nearest.indptr.astype(np.int64)])
     heads = np.arange(m, m + count, dtype=np.int32)
     ridge = RIDGE * smaller * unscaled.typical_ridge(settings.alpha, settings.center)
     weights = blocks.estimate_weights(
         statistics,
-        Pattern(ptr, neighbors, 0.0),
+        Pattern(ptr, nearest.indices.astype(np.int32), 0.0),
         Schedule(heads, np.arange(count + 1, dtype=np.int64), heads),
         statistics.ridge(ridge, settings.l2_flat, settings.dropout),
         dtype=settings.dtype,
@@ -81,17 +95,17 @@ def new_columns(
         statistics.s[m:] > 0, statistics.s[m:], 1.0
     )  # of the new columns, which is taken off again
     B.data /= np.repeat(scale, np.diff(B.indptr)).astype(B.dtype)
-    return B
+    return B, nearest
 
 
 def nearest_by_features(
     features: sp.csr_array, new: npt.NDArray[np.int64], used: npt.NDArray[np.bool_]
-) -> list[npt.NDArray[np.int32]]:
-    """Return for each new item at most `NEIGHBORS` used items with the most similar features, ascending."""
+) -> sp.csc_array:
+    """Return the cosines of new items with at most `NEIGHBORS` used items each, the nearest: items × new."""
     squares = np.bincount(features.indices, features.data**2, features.shape[1])
     unit = features.multiply(1 / np.sqrt(np.where(squares > 0, squares, 1.0))[None, :]).tocsc()
     of_used = unit.multiply(used[None, :]).T.tocsr()
-    nearest = []
+    lengths, found, values = [0], [np.empty(0, np.int32)], [np.empty(0)]
     step = max(_COSINES_AT_ONCE // features.shape[1], 1)
     for first in range(0, len(new), step):
         part = new[first : first + step]
@@ -102,5 +116,53 @@ def nearest_by_features(
             others = (items != item) & (cosine > 0)
             items, cosine = items[others], cosine[others]
             best = np.lexsort((items, -cosine))[:NEIGHBORS]
-            nearest.append(np.sort(items[best]).astype(np.int32))
-    return nearest
+            best = best[np.argsort(items[best])]
+            lengths.append(len(best))
+            found.append(items[best].astype(np.int32))
+            values.append(cosine[best])
+    ptr = np.cumsum(lengths)
+    shape = features.shape[1], len(new)
+    return sp.csc_array((np.concatenate(values), np.concatenate(found), ptr), shape=shape)
+
+
+def shares_of_alike(nearest: sp.csc_array) -> sp.csc_array:
+    """Return κ, how much of each used item's column a new item gets, from their cosines: items × new."""
+    powers = nearest.data**POWER
+    sums = np.bincount(
+        np.repeat(np.arange(nearest.shape[1]), np.diff(nearest.indptr)), powers, nearest.shape[1]
+    )
+    kappa = powers / np.repeat(sums**EVENNESS, np.diff(nearest.indptr))
+    return sp.csc_array((kappa, nearest.indices, nearest.indptr), shape=nearest.shape)
+
+
+def carried(weights: Rows | DenseRows, kappa: sp.csc_array) -> npt.NDArray[Any] | sp.csc_array:
+    """Return B·κ, items × new, without a scale. Sparse columns have their `MOST_CARRIED` largest entries."""
+    B = weights.matrix()
+    m, count = kappa.shape
+    kappa = kappa.astype(B.dtype)
+    if isinstance(B, np.ndarray):
+        out = np.empty((m, count), B.dtype)
+        for first, last in ranges(0, m, max(_CARRIED_AT_ONCE // m, 1)):
+            out[first:last] = (kappa.T @ B[first:last].T).T
+        return out
+    each = min(NEIGHBORS * (B.nnz // m + 1), m)  # entries of a column, about
+    parts = [
+        _largest(sp.csc_array(B @ kappa[:, first:last]))
+        for first, last in ranges(0, count, max(_CARRIED_AT_ONCE // each, 1))
+    ]
+    return sp.csc_array(sp.hstack(parts, "csc")) if parts else sp.csc_array((m, count), dtype=B.dtype)
+
+
+def _largest(columns: sp.csc_array) -> sp.csc_array:
+    """Return the entries of each column that are largest, of equal ones those of the first items."""
+    columns.sort_indices()
+    keep = np.ones(columns.nnz, np.bool_)
+    for first, last in pairwise(columns.indptr.tolist()):
+        if last - first > MOST_CARRIED:
+            size = np.abs(columns.data[first:last])
+            bar = np.partition(size, -MOST_CARRIED)[-MOST_CARRIED]
+            keep[first:last] = size > bar
+            level = first + np.flatnonzero(size == bar)
+            keep[level[: MOST_CARRIED - keep[first:last].sum()]] = True
+    ptr = np.concatenate([[0], np.cumsum(keep)])[columns.indptr]
+    return sp.csc_array((columns.data[keep], columns.indices[keep], ptr), shape=columns.shape)

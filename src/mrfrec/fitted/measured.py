@@ -66,6 +66,23 @@ class MeasuredValue(NamedTuple):
     value: float
 
 
+class Carry(NamedTuple):
+    """How much of the weights of alike items new items get: η, measured on used items that were left out."""
+
+    value: float
+    users: int
+    items: int
+    gain: float  # in nDCG@20 over η = 0, of the values that one half of the users chooses, on the other half
+    error: float
+
+    def __str__(self) -> str:
+        start = " (not 0)" if self.value else " as at the start"
+        return (
+            f"for new items carry={self.value:.3g}{start}; nDCG@20 {self.gain:+.4f} ± {self.error:.4f} among "
+            f"{self.items:,} items left out, for {self.users:,} users"
+        )
+
+
 @dataclass(frozen=True)
 class Measured:
     """The values that a fit has measured, and on how many users; as a string, part of a sentence."""
@@ -79,6 +96,7 @@ class Measured:
     choices: tuple[MeasuredValue, ...]
     how: str = ""  # the models that were tried differ from the final one; "" if they do not
     left_out: tuple[str, ...] = ()  # parameters that were not varied, or not to the end, for lack of time
+    carry: Carry | None = None  # where items have features
 
     @property
     def values(self) -> dict[str, float]:
@@ -95,10 +113,13 @@ class Measured:
         said = f"measured on {self.users:,} held-out users{how}: {values}; {gain}"
         if self.left_out:
             said += f"; {in_words(self.left_out)} not tried further, to take no longer than the fit"
+        if self.carry is not None:
+            said += f"; {self.carry}"
         return said
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> "Measured":
         """Return what `asdict` has made of it, and JSON of that."""
         choices = tuple(MeasuredValue(*choice) for choice in facts["choices"])
-        return cls(**{**facts, "choices": choices, "left_out": tuple(facts["left_out"])})
+        carry = None if facts.get("carry") is None else Carry(*facts["carry"])
+        return cls(**{**facts, "choices": choices, "left_out": tuple(facts["left_out"]), "carry": carry})

@@ -149,7 +149,7 @@ def _held_out_users(data: Interactions, most_scores: int) -> HeldOut | None:
     """
     X, m = data.matrix, data.n_items
     of_item = hashed(data.items, np.arange(m))
-    asked, trains = _choose(X, of_item)
+    asked, trains = choose_users(X, of_item)
     training = X[np.flatnonzero(trains)]
     popularity = popularity_of(training)
     of_row = hashed(data.users, asked)
@@ -180,14 +180,14 @@ def _held_out_users(data: Interactions, most_scores: int) -> HeldOut | None:
     return HeldOut(training, shown, shown[:, ranked], hidden, user, ranked, popularity, features)
 
 
-def _choose(
-    X: sp.csr_array, of_item: npt.NDArray[np.uint64]
+def choose_users(
+    X: sp.csr_array, of_item: npt.NDArray[np.uint64], share: float = _SHARE
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Return the users to ask, one of each history that is held out, and who is trained on."""
     long = np.flatnonzero(np.diff(X.indptr) >= FEWEST)
     hashes = hashed_rows(X, long, of_item)
     order = np.argsort(hashes, kind="stable")
-    order = order[: np.searchsorted(hashes[order], np.uint64(_SHARE * 2.0**64))]
+    order = order[: np.searchsorted(hashes[order], np.uint64(share * 2.0**64))]
     is_first = np.ones(len(order), np.bool_)
     is_first[1:] = np.diff(hashes[order]) != 0
     order = order[np.cumsum(is_first) <= _MOST_USERS]

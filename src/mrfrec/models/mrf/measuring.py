@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +27,10 @@ from mrfrec.data.reading_options import rounded_duration
 from mrfrec.errors import MemoryPlanError
 from mrfrec.fitted.measured import Goal, Measured, MeasuredValue
 from mrfrec.models.climbing import Place, climb_along
+from mrfrec.models.mrf.carrying import measured_carry
 from mrfrec.models.mrf.held_out import FEWEST_ASKED, FEWEST_USERS, MOST_SCORES, HeldOut, held_out
 from mrfrec.models.mrf.parameters import TIMES
-from mrfrec.models.mrf.trials import PASSES, SCORED, Trials
+from mrfrec.models.mrf.trials import NEIGHBORS, PASSES, SCORED, Trials, cross_checked, stand_in
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -41,7 +42,6 @@ Numbers = npt.NDArray[np.float64]
 
 _log = logging.getLogger("mrfrec")
 
-NEIGHBORS, MOST_NEIGHBORS = 64, 128  # of a stand-in, where the final model cannot be tried
 AXES: dict[str, tuple[float, ...]] = {
     "l2": tuple(2.0 ** (power / 2) for power in range(-8, 9)),  # times where it starts
     "user_weight": (0.0, 0.25, 0.5, 0.8, 1.2, 1.8),
@@ -151,17 +151,6 @@ def prepare(
     shared = dense if plan.kind == "dense" else plan.needed - plan.least
     memory.limit = min(max(final.needed, plan.needed + shared), limit)
     return found._replace(final=replace(final, needed=memory.limit))
-
-
-def stand_in(settings: Settings, items: int) -> Settings:
-    """Return the settings of a sparse model with few neighbours in place of a dear one."""
-    return replace(
-        settings,
-        sparsity=min(NEIGHBORS / items, settings.sparsity or 1.0),
-        threshold=None,
-        max_neighbors=min(MOST_NEIGHBORS, settings.max_neighbors),
-        mean_constraint=False,
-    )
 
 
 def _costs_of(
@@ -356,21 +345,6 @@ def measure(
     )
 
 
-def cross_checked(metrics: Sequence[Numbers]) -> Numbers:
-    """Return each user's gain over the first trial, by the trial that the other half of the users prefers.
-
-    The gain of the trial that all users prefer, on the same users, would be too large: some of it is chance.
-    """
-    table = np.array(metrics)
-    users = np.arange(table.shape[1])
-    gains = np.zeros(len(users))
-    for half in (0, 1):
-        own, others = users % 2 == half, users % 2 != half
-        if others.any():
-            gains[own] = (table[table[:, others].mean(axis=1).argmax()] - table[0])[own]
-    return gains
-
-
 class Outcome(NamedTuple):
     """The values that a fit measures before it begins, and what its plan says of them."""
 
@@ -431,6 +405,9 @@ def measure_before(task: Task, data: Interactions, context: "FitContext") -> Out
             share = plan.share(free)
             report = part_of(context.progress, 0, share)
             measured = measure(asked, plan, free, start, task.offset, task.goal, engine, report)
+            values: dict[str, Any] = {**start, **measured.values}
+            carry = measured_carry(data, plan.settings, values, task.offset, engine, context.copied)
+            measured = replace(measured, carry=carry)
         except MemoryPlanError:
             return Outcome(said="nothing measured, for which memory is too small")
     seconds = time.perf_counter() - began

@@ -16,6 +16,7 @@ from mrfrec.errors import DataError
 from mrfrec.fitted.state import FittedState
 from mrfrec.models.mrf.scoring import (
     columns_of,
+    equal_spread,
     sampled_histories,
     scores_of_low_rank,
     scores_of_weights,
@@ -45,30 +46,45 @@ def with_new_items(
 
     The scale of the new weights, if not known yet, is found on some used items: taken for new ones, their
     scores must spread over the users as much as their real scores. With the offset, a new item scores 0 for
-    the mean of all users.
+    the mean of all users. With η above 0, η times the weights of alike items is added before; both parts
+    spread as much there.
     """
     from mrfrec.core.fitting import sizes_of
-    from mrfrec.core.new_items import new_columns, sample_of_used
+    from mrfrec.core.new_items import MOST_CARRIED, carried, new_columns, sample_of_used, shares_of_alike
 
     assert data.features is not None
     F, scale = data.features.matrix, learned.new_scale
-    held = copied + 2 * learned.weights.nbytes + (learned.low_rank.nbytes if learned.low_rank else 0)
-    sizes = sizes_of(data.matrix, settings, engine.memory.limit, held, F)
     sample = np.empty(0, np.int64) if scale else sample_of_used(data.popularity, F)
-    unscaled = new_columns(data.matrix, F, np.concatenate([new, sample]), settings, sizes, engine)
-    scale = scale or _scale(learned, data.matrix, unscaled[:, len(new) :], sample)
+    held = copied + 2 * learned.weights.nbytes + (learned.low_rank.nbytes if learned.low_rank else 0)
+    carry = learned.values.get("carry", 0.0)
+    if carry and isinstance(learned.weights, Rows):
+        held += 36 * MOST_CARRIED * (len(new) + len(sample))
+    sizes = sizes_of(data.matrix, settings, engine.memory.limit, held, F)
+    unscaled, nearest = new_columns(data.matrix, F, np.concatenate([new, sample]), settings, sizes, engine)
+    of_sample, of_carried = unscaled[:, len(new) :], learned.carry_scale
+    if carry and not scale:
+        alike = carried(learned.weights, shares_of_alike(nearest[:, len(new) :]))
+        ratio = carry * equal_spread(data.matrix, sample, of_sample, alike)
+        scale = _scale(learned, data.matrix, of_sample + ratio * alike, sample)
+        of_carried = ratio * scale
+    scale = scale or _scale(learned, data.matrix, of_sample, sample)
     columns = unscaled[:, : len(new)] * np.asarray(scale, unscaled.dtype)
+    if of_carried:
+        alike = carried(learned.weights, shares_of_alike(nearest[:, : len(new)]))
+        alike *= np.asarray(of_carried, unscaled.dtype)
+        columns = columns + alike
     base_scores = learned.base_scores.copy()
     base_scores[new] = -(learned.mean.astype(unscaled.dtype) @ columns) if learned.offset else 0
     scales = learned.scale.copy()
     scales[new] = scale
     # Items of which nothing is known come after the others.
-    unknown = np.diff(columns.tocsc().indptr) == 0
+    unknown = np.diff(nearest.indptr)[: len(new)] == 0
     base_scores[new[unknown]] = min(base_scores[new].min(), 0)
     if unknown.any():
         _log.info("%s new items have no feature of a used item", f"{unknown.sum():,}")
     weights = _joined(learned.weights, columns, new)
-    return replace(learned, weights=weights, base_scores=base_scores, scale=scales, new_scale=float(scale))
+    learned = replace(learned, scale=scales, new_scale=float(scale), carry_scale=float(of_carried))
+    return replace(learned, weights=weights, base_scores=base_scores)
 
 
 def with_more_items(
@@ -124,25 +140,25 @@ def _widened(weights: Rows | DenseRows, count: int) -> Rows | DenseRows:
     return DenseRows(B)
 
 
-def _scale(learned: "MRFWeights", X: "sp.csr_array", taken: "sp.csc_array", sample: Array) -> float:
+def _scale(learned: "MRFWeights", X: "sp.csr_array", taken: Any, sample: Array) -> float:
     """Return how many times as much the scores of used items spread as if these are taken for new ones."""
     histories = sampled_histories(X)
     B = columns_of(learned.weights, sample)
     real = scores_of_weights(histories, B) + learned.base_scores[sample]
     if learned.low_rank is not None:
         real = real + scores_of_low_rank(histories, learned.low_rank, sample, B.dtype)
-    as_new = (histories.astype(taken.dtype) @ taken).toarray()
+    as_new = scores_of_weights(histories, taken)
     others = histories[:, sample].toarray() == 0
     spreads = [spread(each, others) for each in (real, as_new)]
     return spreads[0] / spreads[1] if spreads[1] > 0 else 1.0
 
 
-def _joined(weights: Rows | DenseRows, columns: "sp.csc_array", new: Array) -> Rows | DenseRows:
+def _joined(weights: Rows | DenseRows, columns: Any, new: Array) -> Rows | DenseRows:
     """Put the weights of new items, m × new, into their columns of B, which are empty so far."""
     import scipy.sparse as sp
 
     if isinstance(weights, DenseRows):
-        weights.array[:, new] = columns.toarray()
+        weights.array[:, new] = columns if isinstance(columns, np.ndarray) else columns.toarray()
         return weights
     m = weights.width
     entries = columns.tocoo()

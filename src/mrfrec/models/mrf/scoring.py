@@ -80,6 +80,14 @@ def sampled_histories(X: sp.csr_array) -> sp.csr_array:
     return X[users[:: max(1, len(users) // _SAMPLED_USERS)]]
 
 
+def equal_spread(X: sp.csr_array, items: npt.NDArray[np.int64], one: Any, other: Any) -> float:
+    """Return how much more x·B spreads by one matrix of columns of these items than by another."""
+    histories = sampled_histories(X)
+    others = histories[:, items].toarray() == 0
+    spreads = [spread(scores_of_weights(histories, columns), others) for columns in (one, other)]
+    return spreads[0] / spreads[1] if spreads[1] > 0 else 0.0
+
+
 def spread(scores: Array, others: npt.NDArray[np.bool_]) -> float:
     """Return the root of the mean variance of a user's scores, over the items that the user has not."""
     variances = [

@@ -1,6 +1,6 @@
 """Trials of values for the parameters of an MRF: fit without the held-out users, then rank what they hide."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,19 @@ from mrfrec.models.mrf.scoring import columns_of, intercept, relative_spread, sc
 # A new value of these is a new pass over the data, and of these needs new scores.
 PASSES = ("user_weight", "feature_weight", "half_life")
 SCORED = ("recency", "pause")
+NEIGHBORS, MOST_NEIGHBORS = 64, 128  # of a stand-in, where the final model cannot be tried
 _USERS_AT_ONCE = 64
+
+
+def stand_in(settings: Settings, items: int) -> Settings:
+    """Return the settings of a sparse model with few neighbours in place of a dear one."""
+    return replace(
+        settings,
+        sparsity=min(NEIGHBORS / items, settings.sparsity or 1.0),
+        threshold=None,
+        max_neighbors=min(MOST_NEIGHBORS, settings.max_neighbors),
+        mean_constraint=False,
+    )
 
 
 class Trials:
@@ -146,3 +158,25 @@ class Trials:
         )
         found = of_places(self._goal.kind, k, places, np.diff(asked.hidden.indptr))
         return np.asarray(np.bincount(asked.user, found) / np.bincount(asked.user))
+
+
+def best_on_average(metrics: Sequence[Floats]) -> int:
+    """Return the place of the trial with the best mean."""
+    return int(np.mean(metrics, axis=1).argmax())
+
+
+def cross_checked(
+    metrics: Sequence[Floats], choose: Callable[[list[Floats]], int] = best_on_average
+) -> Floats:
+    """Return each user's gain over the first trial, by the trial that the other half of the users prefers.
+
+    The gain of the trial that all users prefer, on the same users, would be too large: some of it is chance.
+    """
+    table = np.array(metrics)
+    users = np.arange(table.shape[1])
+    gains = np.zeros(len(users))
+    for half in (0, 1):
+        own, others = users % 2 == half, users % 2 != half
+        if others.any():
+            gains[own] = (table[choose([*table[:, others]])] - table[0])[own]
+    return gains

@@ -38,6 +38,7 @@ class MRFWeights(LinearWeights):
     threshold: float | None
     n_blocks: int | None
     new_scale: float = 0.0  # of the weights for items that nobody has used; 0 if there are none
+    carry_scale: float = 0.0  # of what new items get of the weights of alike items
     pattern: "sp.csc_array | None" = None  # A; not saved
 
     def stranger_scores(self, catalogue: Catalogue) -> Array:
@@ -74,6 +75,7 @@ class MRFWeights(LinearWeights):
         plan = {name: value for name, value in vars(self.plan).items() if name not in _NOT_SAVED}
         facts: Facts = {"plan": plan, "threshold": self.threshold, "blocks": self.n_blocks}
         facts |= {"rank_weight": self.rank_weight, "values": dict(self.values), "new_scale": self.new_scale}
+        facts["carry_scale"] = self.carry_scale
         facts["measured"] = None if self.measured is None else asdict(self.measured)
         return {"mean": self.mean, "scale": self.scale, **arrays}, facts
 
@@ -90,7 +92,8 @@ def stored_mrf(arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int,
     return MRFWeights(
         **stored_weights(arrays, m), mean=mean, scale=scale, offset=offset, plan=plan,
         threshold=facts["threshold"], n_blocks=facts["blocks"], rank_weight=facts["rank_weight"],
-        new_scale=float(facts["new_scale"]), values=_numbers(facts["values"]),
+        new_scale=float(facts["new_scale"]), carry_scale=float(facts.get("carry_scale", 0.0)),
+        values=_numbers(facts["values"]),
         measured=None if facts["measured"] is None else Measured.of_facts(facts["measured"]),
     )  # fmt: skip
 
@@ -98,7 +101,7 @@ def stored_mrf(arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int,
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
     names = ["l2", "user_weight", "novelty", "rank_weight"]
     # Only where there are features, and times.
-    names += [name for name in ("feature_weight", "order", *Recency._fields) if name in values]
+    names += [name for name in ("feature_weight", "carry", "order", *Recency._fields) if name in values]
     numbers = {name: float(values[name]) for name in names}
     if not np.isfinite([*numbers.values()]).all():
         raise ValueError("values")
