@@ -76,7 +76,7 @@ def metrics_of_carries(
     X, F = asked.training, data.features.matrix
     popularity = np.bincount(X.indices, minlength=X.shape[1])
     held = copied + sum(part.data.nbytes + part.indices.nbytes for part in asked[:3])
-    fitted = fitting.fit(X, settings, engine, features=data.features.of_used(popularity), copied=held)
+    fitted = fitting.fit(X, settings, engine, features=data.features.of_used(popularity > 0), copied=held)
     weights = fitted.weights.scaled(novelty_factors(popularity, novelty).astype(settings.dtype))
     sizes = fitting.sizes_of(X, settings, engine.memory.limit, held + weights.nbytes, F)
     count, sample = len(asked.items), sample_of_used(popularity, F)
