@@ -164,6 +164,8 @@ def test_kinds_can_be_said() -> None:
     ("column", "message"),
     [
         ([1.0, np.inf], "must hold a number in each cell; got inf"),
+        (["a\0", "b"], r"column 'x' must hold texts without NUL characters; got 'a\\x00'"),
+        ([["a"], ["b\0"]], r"column 'x' must hold texts without NUL characters; got 'b\\x00'"),
         ([b"x", b"y"], "column 'x' must hold texts, numbers, flags, times or lists; it is Binary"),
         ([{"a": 1}, {"a": 2}], "it is Struct"),
     ],

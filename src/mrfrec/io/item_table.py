@@ -270,7 +270,7 @@ def _coded(cells: pl.Series, kind: ColumnKind, where: str) -> Column:
     if kind == "text":
         if cells.dtype == pl.List:
             raise DataError(f"{where} must hold a text in each cell; it holds lists.")
-        texts, codes = _codes(cells)
+        texts, codes = _codes(cells, where)
         return Column("text", codes, cells.is_null().to_numpy(), texts)
     missing = cells.is_null().to_numpy()
     if cells.dtype != pl.List:
@@ -280,7 +280,7 @@ def _coded(cells: pl.Series, kind: ColumnKind, where: str) -> Column:
     row = np.repeat(np.arange(len(cells)), cells.list.len().fill_null(0).to_numpy())
     flat = cells.list.explode(empty_as_null=False, keep_nulls=False)
     flat = pl.select(pl.when(flat.str.strip_chars() != "").then(flat)).to_series()  # as in texts
-    texts, codes = _codes(flat)
+    texts, codes = _codes(flat, where)
     row, codes = row[codes >= 0], codes[codes >= 0]
     both = np.unique(row * max(len(texts), 1) + codes)  # ascending and distinct
     row, codes = np.divmod(both, max(len(texts), 1))
@@ -288,8 +288,10 @@ def _coded(cells: pl.Series, kind: ColumnKind, where: str) -> Column:
     return Column("list", codes.astype(np.int32), missing, texts, ptr)
 
 
-def _codes(texts: pl.Series) -> tuple[Texts, npt.NDArray[np.int32]]:
+def _codes(texts: pl.Series, where: str) -> tuple[Texts, npt.NDArray[np.int32]]:
     """Return the different texts in ascending order, and the position of each among them, −1 for null."""
+    if (odd := texts.filter(texts.str.contains("\0", literal=True).fill_null(False))).len():
+        raise DataError(f"{where} must hold texts without NUL characters; got {odd[0]!r}.")
     codes = texts.rank("dense").cast(pl.Int32).fill_null(0).to_numpy() - 1
     return Texts.of(texts.drop_nulls().unique().sort()), codes.astype(np.int32)
 
