@@ -62,19 +62,19 @@ def own(split: Split, name: str, minutes: float) -> None:
     """Append the row of an MRF that is tuned on the earlier cut."""
     data = split.for_tuning().training
     assert data.times is not None
-    measured = MRF().fit(data).values_["half_life"]
-    age = timedelta(microseconds=float(data.times.max() - np.median(data.times)))
-    middle = age if measured is None else timedelta(microseconds=float(measured))
+    found = MRF().fit(data).measured_
+    measured = 0.0 if found is None else found.values["half_life"]  # microseconds
+    middle = timedelta(microseconds=measured or float(data.times.max() - np.median(data.times)))
     half_lives = [f"{by * middle.total_seconds():.0f}s" for by in (4, 2, 1.4, 1, 0.7, 0.5, 0.25)]
     vary: dict[str, Sequence[Any]] = {
         "half_life": [None, *half_lives], "order": [0.0, 0.1, 0.3, 1.0, 3.0],
         "recency": [1.0, 0.95, 0.9, 0.8, 0.65, 0.5], "pause": ["1h", "1d", "30d", None],
     }  # fmt: skip
     best = climb(split, metric_of(name), vary=vary, minutes=minutes).best.parameters
-    found = evaluate(MRF(**best), split, [metric_of(name)])
+    evaluated = evaluate(MRF(**best), split, [metric_of(name)])
     about = ", ".join(f"{key}={value}" for key, value in best.items() if key != "measure")
-    values = found.per_user(metric_of(name))
-    keep(name, "MRF, tuned", values, split, found.seconds["training"], about)
+    values = evaluated.per_user(metric_of(name))
+    keep(name, "MRF, tuned", values, split, evaluated.seconds["training"], about)
 
 
 def in_order(X: sp.csr_array, times: npt.NDArray[np.int64], random: np.random.Generator) -> dict[str, Any]:
