@@ -3,7 +3,8 @@
 The model that is tried is the final one, fitted without the held-out users, where that can be afforded; else
 one with few neighbours per item. Values are compared user by user, and one changes by a step only if the gain
 exceeds its standard error. All trials together take at most as long as the fit that follows, or ten seconds
-on two cores, by an estimate: no decision looks at a clock, and the result is that of the data.
+on two cores (eleven with times), by an estimate: no decision looks at a clock, and the result is that of
+the data.
 """
 
 import logging

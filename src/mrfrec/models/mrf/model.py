@@ -113,8 +113,8 @@ class MRF(GaussianField):
         A, the entries that may be non-zero, diagonal included (`csc_array` of booleans); None if dense or
         loaded.
     values_
-        The numbers that the fit used for l2, user_weight, novelty and rank_weight, and feature_weight where
-        there are features.
+        The numbers that the fit used for l2, user_weight, novelty and rank_weight, for feature_weight where
+        there are features, and for half_life, order, recency and pause where there are times.
     measured_
         The values that were measured, from where they started, and what they gain together; None if nothing
         was measured.
