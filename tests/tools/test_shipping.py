@@ -128,7 +128,8 @@ def test_job_of_compose_runs_on_its_own_table(postgres: str, tmp_path: Path) -> 
         cursor.execute((ROOT / "deploy" / "events.sql").read_text())
         cursor.execute(
             "insert into events (user_id, sku) select u, 'sku' || i "
-            "from generate_series(1, 60) u, generate_series(1, 90) i where abs(hashtext(u || '-' || i)) % 10 < 3"
+            "from generate_series(1, 60) u, generate_series(1, 90) i "
+            "where abs(hashtext(u || '-' || i)) % 10 < 3"
         )
     assert run(tmp_path / "shop.toml")["status"] == "published"
 
