@@ -215,6 +215,7 @@ class _Exploration:
     first: Mapping[str, float]  # values of all parameters, where the climb starts
     progress: Progress | None
     groups: Groups  # of users, none of which is to lose
+    by_time: bool  # what helps at one time may do harm at another
     metrics: dict[tuple[float, ...], Numbers] = field(default_factory=dict)  # of each user, by all values
     fits: dict[tuple[float, ...], _Tried | None] = field(default_factory=dict)  # by l2 and `PASSES`
     left_out: list[str] = field(default_factory=list)
@@ -225,7 +226,7 @@ class _Exploration:
             return True
         # Small losses of one step after the other would add up.
         start = next(iter(self.metrics.values()))
-        harm = does_harm(one.metric, start, self.groups)
+        harm = self.by_time and does_harm(one.metric, start, self.groups)
         return is_better(one.metric, other.metric, self.groups) and not harm
 
     def fit(self, place: Place) -> _Tried | None:
@@ -314,7 +315,7 @@ def measure(
         axes["l2"] = tuple(factor * first["l2"] for factor in axes["l2"])
     if "half_life" in axes:
         axes["half_life"] = tuple(rounded_duration(x * asked.median_age) for x in axes["half_life"])
-    search = _Exploration(trials, plan, axes, first, progress, asked.groups)
+    search = _Exploration(trials, plan, axes, first, progress, asked.groups, asked.times is not None)
     # What comes next mostly wants a larger ridge, what is hidden at random a smaller one.
     steps = _DIRECTIONS if asked.times is None else {**_DIRECTIONS, "l2": {"l2": 2}}
     directions = {
