@@ -1,4 +1,4 @@
-"""Measure time and peak memory of the fits in docs/performance.md.
+"""Measure time and peak memory of the fits in docs/explanation/performance.md.
 
     python -m benchmarks.bench                 sparse fits on synthetic and on real data
     python -m benchmarks.bench msd dense       only these groups (dense, beyond, million: ten minutes each)

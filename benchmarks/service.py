@@ -7,7 +7,7 @@
     python -m benchmarks.service rules          answers by the rules of a shop beside plain ones
 
 The load comes from `wrk`, if it is installed, and from this process; on two cores it takes its share of them.
-docs/performance.md has the results.
+docs/explanation/performance.md has the results.
 """
 
 import argparse

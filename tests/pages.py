@@ -21,8 +21,8 @@ from mrfrec.models.registry import build, model_class
 
 ROOT = Path(__file__).parents[1]
 _SCRIPTS = {"benchmarks", "experiments", "tools"}
-_FOLDERS = (".", "docs", "experiments", "experiments/results")
-PAGES = sorted(page for folder in _FOLDERS for page in (ROOT / folder).glob("*.md"))
+_FOLDERS = ("*.md", "docs/**/*.md", "experiments/*.md", "experiments/results/*.md")
+PAGES = sorted(page for folder in _FOLDERS for page in ROOT.glob(folder))
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 _EXAMPLE = re.compile(r"^(?:  Try:   |  Then:  | {9}| {4})(?=mrfrec )")  # of a help text
 _MEANT = {"K": "1", "NAME": "SLIM", "PARAMETER=VALUE,VALUE": "l2=1,2"}  # by words that stand for others
@@ -302,7 +302,7 @@ def check_claims(claims: str) -> None:
 
 def _texts_linked(text: str) -> str:
     paths = re.findall(r"\]\(([^)#]+\.md)[^)]*\)", text)
-    return "\n".join((ROOT / "docs" / path).read_text() for path in paths)
+    return "\n".join((ROOT / "docs" / "explanation" / path).read_text() for path in paths)
 
 
 class Numbers(NamedTuple):

@@ -100,7 +100,7 @@ def test_python_in_the_pages_runs(
 @pytest.mark.slow
 def test_the_shop_is_played_through_with_the_output_that_its_page_has(tmp_path: Path) -> None:
     """Every block in its order: Python, commands, and what these print; times may differ."""
-    page = (ROOT / "docs" / "shop.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "shop.md").read_text()
     blocks = re.findall(r"```(\w+)\n(.*?)```", page, flags=re.DOTALL)
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     printed, compared = "", 0
@@ -135,7 +135,7 @@ def test_links_within_the_project_lead_somewhere(page: Path) -> None:
 
 
 def test_guide_names_every_parameter_of_the_mrf() -> None:
-    guide = (ROOT / "docs" / "guide.md").read_text()
+    guide = (ROOT / "docs" / "how-to" / "guide.md").read_text()
     for name in mrfrec.MRF.__init__.__kwdefaults__ or {}:
         assert f"`{name}`" in guide, name
 
@@ -149,7 +149,7 @@ def test_every_promise_of_the_readme_has_tests() -> None:
 
 
 def test_api_reference_shows_every_public_name() -> None:
-    pages = "".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.md"))
+    pages = "".join(path.read_text() for path in (ROOT / "docs" / "reference" / "api").glob("*.md"))
     shown = set(re.findall(r"^::: (\S+)$", pages, flags=re.MULTILINE))
     names = [getattr(mrfrec, name) for name in mrfrec.__all__]  # packages are imported when first used
     packages = [each for each in names if isinstance(each, ModuleType)]
@@ -158,7 +158,7 @@ def test_api_reference_shows_every_public_name() -> None:
 
 
 def test_page_of_the_models_names_every_parameter_and_its_default() -> None:
-    page = (ROOT / "docs" / "models.md").read_text()
+    page = (ROOT / "docs" / "reference" / "models.md").read_text()
     sections = {part.split("\n", 1)[0]: part for part in page.split("\n## ")[1:]}
     shared = {"MultDAE": "MultVAE", "CDAE": "MultVAE", "FsSLIM": "SLIM"}
     for kind in MODELS.keys() - {"MRF"}:
@@ -181,14 +181,14 @@ def test_page_of_the_models_names_every_parameter_and_its_default() -> None:
 
 
 def test_method_page_names_functions_that_exist() -> None:
-    page = (ROOT / "docs" / "method.md").read_text()
+    page = (ROOT / "docs" / "explanation" / "method.md").read_text()
     for module, name in re.findall(r"`(statistics|closed_form)\.(\w+)`", page):
         source = (ROOT / "src" / "mrfrec" / "core" / f"{module}.py").read_text()
         assert f"def {name}(" in source, f"{module}.{name}"
 
 
 def test_method_page_lists_every_parameter_in_which_the_default_is_not_the_papers() -> None:
-    page = (ROOT / "docs" / "method.md").read_text()
+    page = (ROOT / "docs" / "explanation" / "method.md").read_text()
     section = page.split("## Beyond the paper")[1].split("\n## ")[0]
     number = {8: "eight", 9: "nine", 10: "ten", 11: "eleven"}[len(PAPER)]
     assert f"differs in {number} ways" in section
@@ -257,7 +257,9 @@ def test_what_does_not_exist_is_found_in_a_page_or_message(wrong: str, reason: s
 
 
 def test_nginx_lets_through_what_the_service_takes() -> None:
-    (megabytes,) = re.findall(r"client_max_body_size (\d+)m;", (ROOT / "docs" / "service.md").read_text())
+    (megabytes,) = re.findall(
+        r"client_max_body_size (\d+)m;", (ROOT / "docs" / "how-to" / "service.md").read_text()
+    )
     assert int(megabytes) * 2**20 >= ServiceSettings().max_body
 
 
@@ -265,7 +267,7 @@ def test_nginx_lets_through_what_the_service_takes() -> None:
 def test_units_are_valid_and_as_safe_as_the_pages_say(tmp_path: Path) -> None:
     said = set()
     for page in ("service.md", "production.md"):
-        text = (ROOT / "docs" / page).read_text()
+        text = (ROOT / "docs" / "how-to" / page).read_text()
         said |= {float(x) for x in re.findall(r"systemd-analyze security .*?\s(\d\.\d)\b", text, re.DOTALL)}
         for path, content in re.findall(r"```ini\n# /etc/systemd/system/(\S+)\n(.*?)```", text, re.DOTALL):
             (tmp_path / path).parent.mkdir(exist_ok=True)

@@ -124,7 +124,14 @@ def test_wheel_holds_the_package_and_nothing_else_and_is_licensed(built: tuple[P
 def test_source_archive_holds_what_building_and_testing_take(built: tuple[Path, Path]) -> None:
     with tarfile.open(built[0]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Makefile", "docs/method.md"} <= names
+    assert {
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "CHANGELOG.md",
+        "Makefile",
+        "docs/explanation/method.md",
+    } <= names
     assert {"src/mrfrec/py.typed", "src/mrfrec/datasets/debian.parquet", "tests/test_package.py"} <= names
     assert not [name for name in names if "__pycache__" in name or name.endswith((".nbc", ".nbi", ".mrf"))]
 
@@ -158,7 +165,7 @@ def test_bare_package_has_its_data_fits_recommends_and_publishes_to_sqlite(fresh
 
 @alone("sql")
 def test_job_of_the_page_and_its_roll_back_run_with_sql(fresh: Fresh, postgres: str) -> None:
-    page = (ROOT / "docs" / "production.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "production.md").read_text()
     job = page.split("```toml\n# shop.toml\n")[1].split("```")[0]
     job = job.replace("postgresql://shop@db.example.com/shop", postgres).replace(
         '"shop.mrf"', '"nightly.mrf"'

@@ -1,4 +1,4 @@
-"""Generate docs/cli.md from the help texts of the commands.
+"""Generate docs/reference/cli.md from the help texts of the commands.
 
 python tools/cli_reference.py [-o FILE]
 """
@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from mrfrec.cli.app import app
 
-OUTPUT = Path(__file__).parents[1] / "docs" / "cli.md"
+OUTPUT = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
 WIDTH = 100  # columns, whatever the terminal
 
 INTRODUCTION = """# Command line

@@ -29,7 +29,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Rewrite links between docs/ and the rest of the repository; in the site both lie in one folder."""
-    inside = Path(str(page.file.abs_src_path)).is_relative_to(config.docs_dir)
-    if inside and "/" not in page.file.src_uri:
-        return re.sub(r"\]\(\.\./", "](", markdown)
+    if Path(str(page.file.abs_src_path)).is_relative_to(config.docs_dir):
+        to_docs = "../" * page.file.src_uri.count("/")
+        return markdown.replace(f"]({to_docs}../", f"]({to_docs}")
     return re.sub(r"\]\(((?:\.\./)*)docs/", r"](\1", markdown)

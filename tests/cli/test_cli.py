@@ -35,7 +35,7 @@ from mrfrec.service import ServiceSettings
 
 from queries import fetch
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 BIN = Path(sys.executable).parent / "mrfrec"
 LONG_TITLE = "A very " + "long " * 60 + "title"
 TITLES = {

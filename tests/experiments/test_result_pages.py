@@ -49,7 +49,7 @@ def test_results_in_the_readme_are_on_the_pages_it_links_to() -> None:
 
 
 def test_results_in_the_claims_are_on_the_pages_they_link_to() -> None:
-    claims = (ROOT / "docs" / "claims.md").read_text()
+    claims = (ROOT / "docs" / "explanation" / "claims.md").read_text()
     check_claims(claims)
     for right, wrong in (
         ("Gowalla .2076 ±", "Gowalla .2077 ±"),

@@ -1,4 +1,4 @@
-"""What the column of a new item minimises, as docs/method.md says."""
+"""What the column of a new item minimises, as docs/explanation/method.md says."""
 
 from typing import Any
 

@@ -416,7 +416,7 @@ def test_models_are_exchanged_under_load_without_a_failed_or_mixed_answer(tmp_pa
     assert alive <= {id(served.choose("shop").served.model)}
 
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
+GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "service.md").read_text()
 
 
 def test_the_requests_of_the_guide_are_answered(shop: Path) -> None:

@@ -1,4 +1,4 @@
-"""docs/cli.md, which tools/cli_reference.py makes of the help texts."""
+"""docs/reference/cli.md, which tools/cli_reference.py makes of the help texts."""
 
 from tools.cli_reference import OUTPUT, reference
 

@@ -25,7 +25,7 @@ def test_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert not re.findall(
         r'<(?:script|link|img)[^>]+(?:src|href)="(?:https?:)?//', home
     )  # nothing is fetched
-    reference = (tmp_path / "api" / "index.html").read_text()
+    reference = (tmp_path / "reference" / "api" / "index.html").read_text()
     for name in ("fit", "recommend", "explain", "save"):
         assert f'id="mrfrec.Recommender.{name}"' in reference
 

@@ -1,4 +1,4 @@
-"""The picture of docs/time.md, which tools/time_picture.py draws."""
+"""The picture of docs/explanation/time.md, which tools/time_picture.py draws."""
 
 import pytest
 from tools.time_picture import DAY, OUTPUT, faded, picture, value

@@ -1,4 +1,4 @@
-"""The command doctor. docs/cli.md is generated from the text here."""
+"""The command doctor. docs/reference/cli.md is generated from the text here."""
 
 import logging
 import platform

@@ -1,4 +1,4 @@
-"""The commands recommend, similar and explain. docs/cli.md is generated from the texts here."""
+"""The commands recommend, similar and explain. docs/reference/cli.md is generated from the texts here."""
 
 from dataclasses import dataclass
 from math import fsum
