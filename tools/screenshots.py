@@ -1,4 +1,4 @@
-"""Take the screenshots of docs/how-to/service.md: `python tools/screenshots.py http://127.0.0.1:8000 service`.
+"""Take the screenshots of the page: `python tools/screenshots.py http://127.0.0.1:8000 service`.
 
 Of a service of the Debian data (`mrfrec demo`), in the Chromium that is installed. With `shop`, those of
 docs/how-to/shop.md, of the service that the page starts.
