@@ -15,7 +15,7 @@ from playwright.sync_api import Page, sync_playwright
 FOLDER = Path(__file__).parents[1] / "docs" / "images"
 PAGES = {
     "search": "/",
-    "item": "/item?item=libgtk-3-dev",
+    "item": "/item?item=python3-numpy",
     "history": "/history?item=python3-numpy&item=python3-scipy&item=cython3&novelty=0.3",
 }
 SHOP = (
@@ -23,7 +23,7 @@ SHOP = (
     "&any.in_stock=1&most.price=100&at_most.brand=2&variety=0.2"
 )
 PAGES_OF = {"service": PAGES, "shop": {"shop": SHOP}}
-SIZES = {"desktop": (1200, 900), "phone": (390, 1080)}
+SIZES = {"desktop": (1200, 1110), "phone": (390, 1080)}
 SIZES_OF = {"service": SIZES, "shop": {"desktop": (1200, 1260), "phone": (390, 1400)}}
 
 
