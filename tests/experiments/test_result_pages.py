@@ -41,7 +41,7 @@ def test_results_in_the_readme_are_on_the_pages_it_links_to() -> None:
         ("0.2324 ±", "0.2325 ±"),
         ("| 24 |", "| 25 |"),
         ("| 10 to 30 |", "| 10 to 40 |"),
-        ("UltraGCN 0.1862", "UltraGCN 0.1882"),
+        ("behind (0.1554", "behind (0.1564"),
     ):
         assert right in readme
         with pytest.raises(AssertionError):
