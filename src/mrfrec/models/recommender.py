@@ -702,7 +702,7 @@ class Recommender(Parameterized, ABC):
         Gives the same model, to the bit, as a fit with these parameters on all events at once; values that
         the first fit has measured are among them. A loaded model must have been saved
         with `include_histories=True`. Data that was read with `max_history`, `min_users` or
-        `min_items`, or with values and `window`, may take no more events: see the guide.
+        `min_items`, or with values and `window`, may take no more events: see docs/how-to/update.md.
 
         Parameters
         ----------
