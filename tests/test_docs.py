@@ -239,6 +239,17 @@ def test_messages_say_nothing_that_pages_must_not(package: Path) -> None:
         assert not faults(messages_in(path.read_text())), path
 
 
+def test_messages_that_pages_quote_are_those_of_the_package() -> None:
+    """The parts between values, from three words on: a name that "must be" something is a value, too."""
+    said = " ".join(" ".join(messages_in(path.read_text()) for path in SOURCES).split())
+    table = re.compile(r"^\| (?:message|warning|error) \| what to do \|\n((?:\|.*\n)+)", re.MULTILINE)
+    rows = "".join("".join(table.findall(page.read_text())) for page in PAGES)
+    quoted = re.findall(r"^\| (?!---)(.+?) \|", rows, flags=re.MULTILINE)
+    assert len(quoted) > 40
+    parts = [part.strip() for row in quoted for part in re.split(r"^\w+ must be|…|\d+|'.*'", row)]
+    assert [part for part in parts if len(part.split()) > 2 and part not in said] == []
+
+
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
