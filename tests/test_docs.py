@@ -1,5 +1,7 @@
 """What the documentation shows works, and what it names exists."""
 
+import ast
+import inspect
 import os
 import re
 import shutil
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 import mrfrec
+from mrfrec.io.columns import _NAMES as COLUMN_NAMES
 from mrfrec.models.mrf.model import PAPER
 from mrfrec.models.mrf.parameters import TIMES
 from mrfrec.models.registry import MODELS, model_class
@@ -154,10 +157,23 @@ def test_links_within_the_project_lead_somewhere(page: Path) -> None:
     assert [path for path in paths_linked(page, scripts=False) if not path.exists()] == []
 
 
-def test_guide_names_every_parameter_of_the_mrf() -> None:
-    guide = (ROOT / "docs" / "how-to" / "guide.md").read_text()
-    for name in mrfrec.MRF.__init__.__kwdefaults__ or {}:
-        assert f"`{name}`" in guide, name
+def test_page_of_the_mrf_has_every_parameter_and_its_default() -> None:
+    page = (ROOT / "docs" / "reference" / "mrf.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| `(.+?)` \|", page, flags=re.MULTILINE))
+    told = {name: ast.literal_eval(default) for name, default in rows.items()}
+    assert told == mrfrec.MRF.__init__.__kwdefaults__
+
+
+def test_page_about_reading_has_every_option_and_every_name_of_a_column() -> None:
+    page = (ROOT / "docs" / "reference" / "reading.md").read_text()
+    for name in inspect.signature(mrfrec.read_interactions).parameters:
+        assert name == "source" or f"`{name}`" in page, name
+    for role, names in COLUMN_NAMES.items():
+        (row,) = re.findall(rf"^\| {role} \| (.+?) \|", page, flags=re.MULTILINE)
+        told = {re.sub(r"\W|_", "", name) for name in re.findall(r"`(\w+)`", row)}
+        if "each also with `_id`" in row:
+            told |= {f"{name}id" for name in told}
+        assert set(names.split()) <= told, role
 
 
 def test_every_promise_of_the_readme_has_tests() -> None:
@@ -241,6 +257,17 @@ def test_commands_and_options_in_the_pages_exist(page: Path) -> None:
 def test_messages_say_nothing_that_pages_must_not(package: Path) -> None:
     for path in package.glob("*.py"):
         assert not faults(messages_in(path.read_text())), path
+
+
+def test_messages_that_pages_quote_are_those_of_the_package() -> None:
+    """The parts between values, from three words on: a name that "must be" something is a value, too."""
+    said = " ".join(" ".join(messages_in(path.read_text()) for path in SOURCES).split())
+    table = re.compile(r"^\| (?:message|warning|error) \| what to do \|\n((?:\|.*\n)+)", re.MULTILINE)
+    rows = "".join("".join(table.findall(page.read_text())) for page in PAGES)
+    quoted = re.findall(r"^\| (?!---)(.+?) \|", rows, flags=re.MULTILINE)
+    assert len(quoted) > 40
+    parts = [part.strip() for row in quoted for part in re.split(r"^\w+ must be|…|\d+|'.*'", row)]
+    assert [part for part in parts if len(part.split()) > 2 and part not in said] == []
 
 
 @pytest.mark.parametrize(
