@@ -45,14 +45,17 @@ def build(folder: Path) -> None:
     """Build the pages in a folder into site/ there; raise `CalledProcessError` if a link leads nowhere."""
     zensical = Path(sys.executable).with_name("zensical")
     plain = {} if sys.stdout.isatty() else {"NO_COLOR": "1"}
-    command = [zensical, "build", "--strict"]
+    command = [str(zensical), "build", "--strict"]
     subprocess.run(command, cwd=folder, env={**os.environ, **plain}, check=True, timeout=600)
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mrfrec-site-") as folder:
         lay(Path(folder))
-        build(Path(folder))
+        try:
+            build(Path(folder))
+        except subprocess.CalledProcessError:
+            sys.exit("The site was not built: see the warnings above.")
         shutil.rmtree(ROOT / "site", ignore_errors=True)
         shutil.move(Path(folder) / "site", ROOT / "site")
 
