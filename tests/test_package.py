@@ -169,7 +169,7 @@ def test_job_of_the_page_and_its_roll_back_run_with_sql(fresh: Fresh, postgres: 
     job, other = re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL)[:2]
     sections: dict[str, str] = {}
     for block in (job, other):  # whose sections take the place of those of the first
-        sections |= re.findall(r"^(\[.+\])\n(.*?)(?=^\[|\Z)", block, flags=re.MULTILINE | re.DOTALL)
+        sections |= re.findall(r"^(\[[\w.]+\])\n(.*?)(?=^\[|\Z)", block, flags=re.MULTILINE | re.DOTALL)
     job = "".join(f"{head}\n{keys}" for head, keys in sections.items())
     assert "sqlite" not in job
     job = job.replace("postgresql://shop@db.example.com/shop", postgres).replace(
