@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 import mrfrec
 from mrfrec.models.mrf.model import PAPER
@@ -154,7 +155,9 @@ def test_the_nights_of_the_page_have_the_output_that_it_has(
         elif language == "toml":
             Path("shop.toml").write_text(block)
         elif language == "sh":
-            ran = subprocess.run(["sh", "-ec", f"exec 2>&1\n{block}"], env=env, capture_output=True, text=True)
+            ran = subprocess.run(
+                ["sh", "-ec", f"exec 2>&1\n{block}"], env=env, capture_output=True, text=True
+            )
             assert ran.returncode == 0, ran.stdout
             printed = ran.stdout
         else:
@@ -178,12 +181,13 @@ def test_page_of_the_job_names_every_key_and_its_default() -> None:
         for name in re.findall(r"`(\w+)`", line.split("|")[1])
     }
     machine = re.findall(r"`(\w+)`", page.split("**`[machine]`**")[1])
-    sections = [SourceRules, ModelRules, Guard, Publishing, RecommendationSink]
+    sections: list[type[BaseModel]] = [SourceRules, ModelRules, Guard, Publishing, RecommendationSink]
     assert set(machine) == set(Machine.model_fields)
     keys = {name for each in sections for name in each.model_fields}
     keys |= SourceRules.further_keys | RecommendationSink.further_keys
     assert rows.keys() == keys - {"recommendations", "similar"}
-    for section in (ModelRules, Guard, Publishing, Sink):
+    described: list[type[BaseModel]] = [ModelRules, Guard, Publishing, Sink]
+    for section in described:
         for name, field in section.model_fields.items():
             if type(field.default) in (int, float, str):
                 shown = f'`"{field.default}"`' if isinstance(field.default, str) else f"{field.default:g}"

@@ -38,8 +38,10 @@ def main(url: str, kind: str) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for name, (path, (width, height)) in PICTURES_OF[kind].items():
-            scheme = "dark" if name.endswith("dark") else "light"
-            page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+            page = browser.new_page(
+                viewport={"width": width, "height": height},
+                color_scheme="dark" if name.endswith("dark") else "light",
+            )
             page.goto(url + path)
             picture = Image.open(io.BytesIO(page.screenshot()))
             picture.convert("RGB").save(FOLDER / f"{name}.webp", quality=75, method=6)

@@ -448,7 +448,9 @@ def test_the_first_answer_of_the_guide_is_that_of_its_model(
         found = client.post("/v1/recommend", json=json.loads(body))
         lines = lines.replace("http://127.0.0.1:8000", str(client.base_url).rstrip("/"))
         # A value behind a line is a check of it: `model.f()  # 0.94: its score`.
-        checks = re.sub(r"^    (\S.+)  # ([\[\d][^:\n]*).*", r"    assert \1 == about(\2)", lines, flags=re.MULTILINE)
+        checks = re.sub(
+            r"^    (\S.+)  # ([\[\d][^:\n]*).*", r"    assert \1 == about(\2)", lines, flags=re.MULTILINE
+        )
         assert checks.count("about") == 4
         exec(checks, {"about": lambda x: pytest.approx(x, abs=6e-3) if isinstance(x, float) else x})
     assert found.json().keys() == wanted.keys()
@@ -465,7 +467,13 @@ def test_the_pages_name_every_setting_path_field_and_metric(shop: Path) -> None:
         api = client.get("/v1/openapi.json").json()
         for path in api["paths"]:
             assert path in REQUESTS
-        for kind in ("RecommendRequest", "BatchRequest", "ExplainRequest", "RecommendResponse", "Recommended"):
+        for kind in (
+            "RecommendRequest",
+            "BatchRequest",
+            "ExplainRequest",
+            "RecommendResponse",
+            "Recommended",
+        ):
             for name in api["components"]["schemas"][kind]["properties"]:
                 assert re.search(rf"^\|.*`{name}`", REQUESTS, re.MULTILINE), name
         for name in re.findall(r"^# TYPE (\w+)", client.get("/metrics").text, flags=re.MULTILINE):
