@@ -62,7 +62,7 @@ demo: $(VENV)/base
 	$(BIN)/mrfrec demo
 
 docs: install
-	$(BIN)/mkdocs build --strict
+	$(BIN)/python tools/build_site.py
 
 # All at once: compiling leaves a core idle, and torch and the type checker need one.
 test:

@@ -277,6 +277,15 @@ def check_results(readme: str) -> None:
         assert any(_rounded(number, page) for page in pages.values()), number
 
 
+def check_index(index: str) -> None:
+    """Look up the results in the answers of the experiments' index in the pages that their rows link to."""
+    for row in index.splitlines():
+        paths = re.findall(r"\]\((results/[^)#]+\.md)", row) if row.startswith("| ") else []
+        text = "\n".join((ROOT / "experiments" / path).read_text() for path in paths)
+        for number in re.findall(r"(?<![\d.])\.\d{4}\b", row):
+            assert _rounded(number, text), f"{number} in {row}"
+
+
 def check_claims(claims: str) -> None:
     """Look up the numbers of the claims' column "here" in the pages linked for the data set that they follow.
 

@@ -1,5 +1,7 @@
 """What the documentation shows works, and what it names exists."""
 
+import ast
+import inspect
 import os
 import re
 import shutil
@@ -14,6 +16,7 @@ import pytest
 from pydantic import BaseModel
 
 import mrfrec
+from mrfrec.io.columns import _NAMES as COLUMN_NAMES
 from mrfrec.models.mrf.model import PAPER
 from mrfrec.models.mrf.parameters import TIMES
 from mrfrec.models.registry import MODELS, model_class
@@ -107,17 +110,20 @@ def test_python_in_the_pages_runs(
         exec(block, namespace)
 
 
-@pytest.mark.slow
-def test_the_shop_is_played_through_with_the_output_that_its_page_has(tmp_path: Path) -> None:
-    """Every block in its order: Python, commands, and what these print; times may differ."""
-    page = (ROOT / "docs" / "how-to" / "shop.md").read_text()
-    blocks = re.findall(r"```(\w+)\n(.*?)```", page, flags=re.DOTALL)
+_OF_THE_READER = ("make", "mrfrec serve", "pip")  # commands that a test does not run
+
+
+def play(page: str, folder: Path) -> int:
+    """Run the Python and the commands of a page in their order, and compare what they print with the page.
+
+    Times may differ. Return the number of outputs compared.
+    """
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     printed, compared = "", 0
-    for language, block in blocks:
+    for language, block in re.findall(r"```(\w+)\n(.*?)```", page, flags=re.DOTALL):
         if language == "text":
-            found, wanted = (re.sub(r"\d+\.\d+ s\b", "… s", text) for text in (printed, block))
-            words = (re.sub(r"\d+\.\d+", "#", " ".join(text.split())) for text in (found, wanted))
+            found, wanted = (re.sub(r"(\d+ min )?\d+(\.\d+)? s\b", "… s", text) for text in (printed, block))
+            words = (re.sub(r"\d+\.\d+|─+|═+", "#", " ".join(text.split())) for text in (found, wanted))
             assert next(words) == next(words), printed
             numbers = (re.findall(r"\d+\.\d+", text) for text in (found, wanted))
             for one, other in zip(*numbers, strict=True):  # rounding, on another kind of processor
@@ -127,16 +133,33 @@ def test_the_shop_is_played_through_with_the_output_that_its_page_has(tmp_path: 
             continue
         assert printed == "", printed  # all output is on the page
         command = {"python": [sys.executable, "-c"], "sh": ["sh", "-ec"]}.get(language)
-        if command is not None and not block.startswith("mrfrec serve"):
-            ran = subprocess.run([*command, block], cwd=tmp_path, env=env, capture_output=True, text=True)
+        if command is not None and not block.startswith(_OF_THE_READER):
+            ran = subprocess.run([*command, block], cwd=folder, env=env, capture_output=True, text=True)
             assert ran.returncode == 0, ran.stderr
             printed = ran.stdout
-    assert compared == 6
+    return compared
+
+
+@pytest.mark.slow
+def test_the_shop_is_played_through_with_the_output_that_its_page_has(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "how-to" / "shop.md").read_text()
+    assert play(page, tmp_path) == 6
     (address,) = re.findall(r"`(/history\?[^`]+)`", page)
     with asking(tmp_path / "shop.mrf") as client:
         html = client.get(address).text
     assert "110 of 160 items are left by the filter" in html
     assert html.count('<li class="card">') == 10
+
+
+@pytest.mark.slow
+def test_the_tutorial_has_the_output_that_its_commands_print(tmp_path: Path) -> None:
+    assert play((ROOT / "docs" / "start" / "tutorial.md").read_text(), tmp_path) == 6
+
+
+@pytest.mark.slow
+def test_the_ten_lines_of_the_readme_print_what_it_shows(tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert play(readme.split("## Ten lines")[1].split("```sh")[0], tmp_path) == 1
 
 
 @pytest.mark.slow
@@ -199,10 +222,23 @@ def test_links_within_the_project_lead_somewhere(page: Path) -> None:
     assert [path for path in paths_linked(page, scripts=False) if not path.exists()] == []
 
 
-def test_guide_names_every_parameter_of_the_mrf() -> None:
-    guide = (ROOT / "docs" / "how-to" / "guide.md").read_text()
-    for name in mrfrec.MRF.__init__.__kwdefaults__ or {}:
-        assert f"`{name}`" in guide, name
+def test_page_of_the_mrf_has_every_parameter_and_its_default() -> None:
+    page = (ROOT / "docs" / "reference" / "mrf.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| `(.+?)` \|", page, flags=re.MULTILINE))
+    told = {name: ast.literal_eval(default) for name, default in rows.items()}
+    assert told == mrfrec.MRF.__init__.__kwdefaults__
+
+
+def test_page_about_reading_has_every_option_and_every_name_of_a_column() -> None:
+    page = (ROOT / "docs" / "reference" / "reading.md").read_text()
+    for name in inspect.signature(mrfrec.read_interactions).parameters:
+        assert name == "source" or f"`{name}`" in page, name
+    for role, names in COLUMN_NAMES.items():
+        (row,) = re.findall(rf"^\| {role} \| (.+?) \|", page, flags=re.MULTILINE)
+        told = {re.sub(r"\W|_", "", name) for name in re.findall(r"`(\w+)`", row)}
+        if "each also with `_id`" in row:
+            told |= {f"{name}id" for name in told}
+        assert set(names.split()) <= told, role
 
 
 def test_every_promise_of_the_readme_has_tests() -> None:
@@ -269,7 +305,7 @@ def test_version_is_said_once_and_the_same() -> None:
 
 def test_readme_is_short_and_names_the_versions_of_python_that_the_package_does() -> None:
     readme = (ROOT / "README.md").read_text()
-    assert len(readme.splitlines()) < 120
+    assert len(readme.splitlines()) <= 132
     named = re.findall(r":: Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
     assert sorted(set(re.findall(r"\b3\.1\d\b", readme))) == named
 
@@ -286,6 +322,17 @@ def test_commands_and_options_in_the_pages_exist(page: Path) -> None:
 def test_messages_say_nothing_that_pages_must_not(package: Path) -> None:
     for path in package.glob("*.py"):
         assert not faults(messages_in(path.read_text())), path
+
+
+def test_messages_that_pages_quote_are_those_of_the_package() -> None:
+    """The parts between values, from three words on: a name that "must be" something is a value, too."""
+    said = " ".join(" ".join(messages_in(path.read_text()) for path in SOURCES).split())
+    table = re.compile(r"^\| (?:message|warning|error) \| what to do \|\n((?:\|.*\n)+)", re.MULTILINE)
+    rows = "".join("".join(table.findall(page.read_text())) for page in PAGES)
+    quoted = re.findall(r"^\| (?!---)(.+?) \|", rows, flags=re.MULTILINE)
+    assert len(quoted) > 40
+    parts = [part.strip() for row in quoted for part in re.split(r"^\w+ must be|…|\d+|'.*'", row)]
+    assert [part for part in parts if len(part.split()) > 2 and part not in said] == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Take the screenshots of docs/how-to/serve.md: `python tools/screenshots.py http://127.0.0.1:8000 service`.
+"""Take the screenshots of the service: `python tools/screenshots.py http://127.0.0.1:8000 service`.
 
 Of a service of the Debian data (`mrfrec demo`), in the Chromium that is installed. With `shop`, those of
 docs/how-to/shop.md, of the service that the page starts.
@@ -13,17 +13,18 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images"
-ITEM = "/item?item=libgtk-3-dev"
+ITEM = "/item?item=python3-numpy"
 HISTORY = "/history?item=python3-numpy&item=python3-scipy&item=cython3&novelty=0.3"
 SHOP = (
     "/history?item=boots-hazel-red&item=scarf-hazel-red&item=hat-hazel-black"
     "&any.in_stock=1&most.price=100&at_most.brand=2&variety=0.2"
 )
-SIZES = {"desktop": (1200, 900), "phone": (390, 1080)}
+SIZES = {"desktop": (1200, 1110), "phone": (390, 1080)}
 SHOP_SIZES = {"desktop": (1200, 1260), "phone": (390, 1400)}
 # The address of each picture, and its size.
 SERVICE_PICTURES = {
     "item-desktop-light": (ITEM, SIZES["desktop"]),
+    "item-desktop-dark": (ITEM, SIZES["desktop"]),
     "history-desktop-light": (HISTORY, SIZES["desktop"]),
     "history-phone-dark": (HISTORY, SIZES["phone"]),
 }

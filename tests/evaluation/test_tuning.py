@@ -191,7 +191,7 @@ def test_a_point_that_would_be_refused_is_before_the_first_is_tried(
 
 
 def test_every_kind_has_a_grid_of_a_few_points_which_the_page_about_measuring_lists(split: Split) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "evaluation.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "evaluation.md").read_text()
     for kind in MODELS:
         points = grids.usual_points(split, kind)
         assert 1 <= len({json.dumps(build(kind, x).parameters) for x in points}) == len(points) <= 25, kind

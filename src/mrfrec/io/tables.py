@@ -72,7 +72,7 @@ def read_interactions(
 ) -> Interactions:
     """Read a table with a row for each time a user used an item.
 
-    Users and items are returned in ascending order of their ids. The guide describes each step.
+    Users and items are returned in ascending order of their ids. docs/reference/reading.md has each step.
 
     Parameters
     ----------

@@ -477,7 +477,7 @@ class Recommender(Parameterized, ABC):
         where
             Recommend only items of which this holds, by the columns of the table of items: a mapping from
             columns to conditions, {"category": "shoes", "price": (10, 50), "in_stock": True}, or an
-            expression in SQL, "price < 50 AND in_stock"; docs/how-to/rules.md has all conditions. By user:
+            expression in SQL, "price < 50 AND in_stock"; docs/reference/rules.md has all conditions. By user:
             {None: {…}, "ann": {…}}, where None stands for everybody.
         at_most
             At most so many items with the same value of a column of the model's table of items: {"brand": 2,
@@ -702,7 +702,7 @@ class Recommender(Parameterized, ABC):
         Gives the same model, to the bit, as a fit with these parameters on all events at once; values that
         the first fit has measured are among them. A loaded model must have been saved
         with `include_histories=True`. Data that was read with `max_history`, `min_users` or
-        `min_items`, or with values and `window`, may take no more events: see the guide.
+        `min_items`, or with values and `window`, may take no more events: see docs/how-to/update.md.
 
         Parameters
         ----------
