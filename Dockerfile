@@ -1,5 +1,5 @@
 # The service and the nightly job in one image: the extras serve and sql, compiled ahead, not as root.
-# docs/how-to/production.md says how to use it. A constraints.txt of `make constraints`, made with this version of Python
+# docs/how-to/containers.md says how to use it. A constraints.txt of `make constraints`, made with this version of Python
 # on this kind of machine, decides the versions; without one they are the newest.
 FROM python:3.13-slim AS build
 

