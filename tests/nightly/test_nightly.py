@@ -131,7 +131,7 @@ def test_a_job_reads_the_table_of_items_and_filters(folder: Path) -> None:
 def test_the_model_of_last_night_is_asked_what_came_since(folder: Path) -> None:
     early = events().with_columns(time=pl.col("time") * 86_400)
     early.write_csv(folder / "events.csv")
-    job = write_job(folder)
+    job = write_job(folder, ("keep = 2", "keep = 2\nhistories = true"))
     first = nightly.run(job)
     assert "predicted" not in first
     assert first["latest"] == 5 * 86_400_000_000
@@ -142,6 +142,7 @@ def test_the_model_of_last_night_is_asked_what_came_since(folder: Path) -> None:
     came = {user: item for user, item in came.items() if item not in had[user]}
     more = [(user, item, 6 * 86_400) for user, item in came.items()]
     more += [("new", "i1", 6 * 86_400), ("u1", "unknown", 6 * 86_400)]
+    more += [(user, min(had[user]), 7 * 86_400) for user in ("u0", "u1", "u2")]  # once more: nothing to guess
     later = pl.concat([early, pl.DataFrame(more, schema=early.schema, orient="row")])
     later.write_csv(folder / "events.csv")
     found = nightly.run(job, accept=True)["predicted"]

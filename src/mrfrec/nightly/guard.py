@@ -133,7 +133,8 @@ def predicted_since(
     """Return how well the model before would have predicted what came after the latest time of its data.
 
     At most 1,000 people are asked, those with the lowest hashes, who were there before and took an item since
-    then that the model knows. None without times, or if there is nobody to ask.
+    then that the model knows and, if it has histories, they did not have. None without times, or if there is
+    nobody to ask.
     """
     if data.times is None:
         return None
@@ -142,8 +143,10 @@ def predicted_since(
         column = items.find(list(data.items), "item")[X.indices]
     except MrfrecError:  # its ids are of another type
         return None
-    after = all_times > latest
     owner = np.repeat(np.arange(data.n_users), np.diff(X.indptr))
+    again = _known(before, data.users, owner, column)  # of a pair only the last time is known
+    after = (all_times > latest) & ~again
+    all_times = np.where(again, np.minimum(all_times, latest), all_times)
     shows, wants = (
         np.bincount(owner[part & (column >= 0)], minlength=data.n_users) > 0 for part in (~after, after)
     )
@@ -169,6 +172,20 @@ def predicted_since(
     found = evaluate_fitted(before, questions, [metric]).mean(metric)
     error = found.error if found.error == found.error else None
     return {"metric": metric, "value": found.mean, "error": error, "asked": len(users)}
+
+
+def _known(
+    before: Recommender, users: Ids, owner: npt.NDArray[np.int64], column: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """Return which pairs, of user and column, the model has in its histories; none without histories."""
+    training = before.fitted_.training
+    known = np.zeros(len(owner), np.bool_)
+    if training is None or training.users.is_text != users.is_text:
+        return known
+    row = training.users.find(list(users), "user")[owner]
+    both = np.flatnonzero((row >= 0) & (column >= 0))
+    known[both] = training.histories.matrix()[row[both], column[both]] != 0
+    return known
 
 
 def compare_recommendations(
