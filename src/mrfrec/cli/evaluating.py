@@ -1,4 +1,4 @@
-"""The commands evaluate, compare and tune. docs/reference/cli.md is generated from the texts here."""
+"""The commands evaluate, compare and tune. Their texts become docs/reference/cli.md."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
