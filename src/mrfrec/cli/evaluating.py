@@ -15,8 +15,8 @@ from mrfrec.errors import ParameterError
 if TYPE_CHECKING:
     from mrfrec.evaluation.protocol import Evaluation
     from mrfrec.evaluation.questions import Split
-    from mrfrec.evaluation.report import Report
     from mrfrec.models.recommender import Recommender
+    from mrfrec.shown import Report
 
 
 def evaluate(

@@ -35,6 +35,7 @@ from mrfrec.evaluation.questions import SEED, Questions, Split, check_type
 from mrfrec.models.mrf.field import GaussianField
 from mrfrec.models.parameters import call_of, runtime_of, unfitted
 from mrfrec.models.recommender import Recommender
+from mrfrec.shown import Tabular
 
 _USERS_AT_ONCE = 4096
 _TRAINING = 0.8  # share of the time of an evaluation that the fit takes, about
@@ -46,8 +47,8 @@ RULES = tuple(each.name for each in fields(Question) if each.name in _NAMES_OF_R
 """The parameters of `recommend` with which models can be evaluated."""
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(Tabular):
     """The results of a model: one number per user and metric."""
 
     model: str
@@ -95,8 +96,8 @@ class Evaluation:
         return f"Evaluation({self.model}: {means}; {len(self.users):,} users)"
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison(Mapping[str, Evaluation]):
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Tabular, Mapping[str, Evaluation]):
     """The results of several models on the same users, by name; the first is the reference."""
 
     evaluations: Sequence[Evaluation]
@@ -300,7 +301,7 @@ def evaluate_fitted(
             "values": dict(model.fitted_.learned.values),  # the numbers that "auto" stood for
             "measured": [] if model.measured_ is None else list(model.measured_.values),
             "new_items": questions.new_items, "new_targets": questions.new_targets,
-            "rules": dict(rules or {}),
+            "rules": dict(rules or {}), "library": model.fitted_.library,
         },
         situation=questions.situation,
     )  # fmt: skip

@@ -28,6 +28,7 @@ from mrfrec.evaluation.questions import Questions, Split, check_type, popularity
 from mrfrec.io.atomic import expanded, writing
 from mrfrec.models.recommender import FitContext
 from mrfrec.models.registry import build
+from mrfrec.shown import Tabular
 
 _MACHINE = {"threads", "memory_limit", "device"}
 
@@ -44,8 +45,8 @@ class Trial:
     plan: str | None = None  # of the model, if it has one: dense or sparse, and why
 
 
-@dataclass(frozen=True)
-class Tuning:
+@dataclass(frozen=True, repr=False)
+class Tuning(Tabular):
     """The trials of a tuning and the best of them."""
 
     model: str
@@ -55,6 +56,7 @@ class Tuning:
     fingerprints: dict[str, str] = field(default_factory=dict)  # of the data and the questions
     out_of_time: bool = False
     usual: dict[str, Any] = field(default_factory=dict)  # parameters of a model that is not tuned
+    library: str | None = None  # of the data frames that the data came from
 
     @property
     def default(self) -> Trial | None:
@@ -237,7 +239,7 @@ class Study:
     def result(self) -> Tuning:
         return Tuning(
             self.model, self.metric, self.split.name, tuple(self.competing), self.fingerprints,
-            self._out_of_time, self.usual,
+            self._out_of_time, self.usual, self.split.training.library,
         )  # fmt: skip
 
     def finish(self) -> Tuning:

@@ -30,7 +30,7 @@ from mrfrec.answers.people import UnknownIds, people_of, timed_rows, validation_
 from mrfrec.answers.publishing import Form, WriteOptions
 from mrfrec.answers.question import Boost, ItemFilter, Question, Quotas
 from mrfrec.bars import showing
-from mrfrec.checks import check_count, check_flag, check_frames
+from mrfrec.checks import check_count, check_flag, check_frames, counted
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, Columns, DataSize
 from mrfrec.data.features import ItemFeatures
@@ -45,6 +45,7 @@ from mrfrec.fitted.state import FittedState, Learned
 from mrfrec.models import updating
 from mrfrec.models.climbing import Axis, Route
 from mrfrec.models.parameters import Parameterized, call_of, runtime_of
+from mrfrec.shown import Report, Section, parameter_text
 
 if TYPE_CHECKING:
     from mrfrec.core.plan import Plan
@@ -299,6 +300,21 @@ class Recommender(Parameterized, ABC):
         values = {} if fitted.learned.measured is None else fitted.learned.measured.values
         measured = "".join(f", {name}={number_text(name, value)}" for name, value in values.items())
         return f"{call_of(self)} fitted on {size}{form}{measured}{changed}"
+
+    def _repr_html_(self) -> str:
+        """Return the parameters for a notebook: those of the fit, if there was one, and whence they are."""
+        fitted, usual = self._fitted, self.defaults()
+        measured = {} if fitted is None or (of := fitted.learned.measured) is None else of.values
+        parameters = self.parameters if fitted is None else fitted.used_parameters
+        given = self.parameters if fitted is None else fitted.parameters
+        rows = [
+            (name, parameter_text(name, parameters[name]), source)
+            for name, value in given.items()
+            if (source := "measured" if name in measured else "" if value == usual[name] else "given")
+        ]
+        others = len(given) - len(rows)
+        notes = [f"{counted(others, 'other parameter')} with the default"] if others else []
+        return Report([repr(self)], [Section(["parameter", "value", ""], rows)], notes=notes).html()
 
     @property
     def fitted_(self) -> FittedState:
