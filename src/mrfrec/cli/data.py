@@ -252,7 +252,7 @@ def prepared_split(
     for path in (options.output, *written):
         check_output(path, *data.inputs(), *read)
     if plot is not None:
-        from mrfrec.evaluation.figures import check_drawable
+        from mrfrec.figures import check_drawable
 
         check_drawable(plot)
     with progress_bar() as progress:

@@ -4,11 +4,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec import figures
 from mrfrec.answers import recommending, selection
 from mrfrec.answers.people import People, people_of, timed_rows
 from mrfrec.answers.question import Question
@@ -39,6 +40,9 @@ from mrfrec.shown import Tabular
 
 _USERS_AT_ONCE = 4096
 _TRAINING = 0.8  # share of the time of an evaluation that the fit takes, about
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Ties = Literal["index", "popularity"]
 Rules = Mapping[str, Any] | None
@@ -128,6 +132,15 @@ class Comparison(Tabular, Mapping[str, Evaluation]):
         """Compare a model with another, by default the first, user by user; all or those in one situation."""
         other = self[against] if against is not None else self.evaluations[0]
         return paired(self[model].per_user(metric, situation), other.per_user(metric, situation))
+
+    def plot(self, metric: "str | Metric | None" = None) -> "Figure":
+        """Draw the mean of each model with its standard error: of a metric, by default the first.
+
+        Returns a matplotlib `Figure`. Models may differ although their bars overlap: `paired` tells.
+        """
+        metric = self.metrics[0] if metric is None else parse(metric)
+        means = [evaluation.mean(metric) for evaluation in self.evaluations]
+        return figures.plot_points(self.evaluations[0].split, metric.title, [*self], means)
 
     def __getitem__(self, model: str) -> Evaluation:
         return {evaluation.model: evaluation for evaluation in self.evaluations}[model]

@@ -32,7 +32,7 @@ from mrfrec.answers.question import Boost, ItemFilter, Question, Quotas
 from mrfrec.bars import showing
 from mrfrec.checks import check_count, check_flag, check_frames, counted
 from mrfrec.core.rows import Rows
-from mrfrec.data.catalogue import Catalogue, Columns, DataSize
+from mrfrec.data.catalogue import Catalogue, Columns, DataSize, name_with_id
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.data.reading_options import Moment
@@ -48,6 +48,8 @@ from mrfrec.models.parameters import Parameterized, call_of, runtime_of
 from mrfrec.shown import Report, Section, parameter_text
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from mrfrec.core.plan import Plan
     from mrfrec.core.progress import Progress
     from mrfrec.data.interactions import Interactions
@@ -590,6 +592,21 @@ class Recommender(Parameterized, ABC):
         """
         fitted = self.fitted_
         return self._frame(fitted, *similar.as_table(fitted, item, k))
+
+    def plot_neighbors(self, item: Id, k: int = 15) -> "Figure":
+        """Draw how strongly the k items of `similar_items` go with an item.
+
+        Returns a matplotlib `Figure`.
+        """
+        from mrfrec import figures
+
+        fitted = self.fitted_
+        of = fitted.catalogue
+        place = of.position(item)
+        items, strengths = similar.nearest(fitted, place, check_count("k", k))
+        names = [of.name(i) for i in items.tolist()]
+        title = f"Goes with {name_with_id(item, of.short_title(place))}"
+        return figures.plot_bars(title, "strength", names, strengths.tolist())
 
     def similar_items_to(
         self,

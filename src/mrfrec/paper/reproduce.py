@@ -11,11 +11,11 @@ from mrfrec.datasets import Check, available, split, verify
 from mrfrec.datasets.files import advice
 from mrfrec.datasets.registry import DATA_SETS
 from mrfrec.errors import DataError, MemoryPlanError, MissingLibraryError, NumericalError, ParameterError
-from mrfrec.evaluation.figures import check_drawable
 from mrfrec.evaluation.metrics import DEFAULTS, Mean
 from mrfrec.evaluation.protocol import Comparison, Evaluation, evaluate_each
 from mrfrec.evaluation.questions import Split
 from mrfrec.evaluation.report import of_evaluations, percent
+from mrfrec.figures import check_drawable
 from mrfrec.models.mrf.field import GaussianField
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import build, model_class

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from mrfrec import figures
 from mrfrec.core.memory import human_bytes
-from mrfrec.evaluation import figures, report
+from mrfrec.evaluation import report
 from mrfrec.evaluation.metrics import Mean, Metric, parse
 from mrfrec.evaluation.protocol import Comparison, Evaluation
 from mrfrec.evaluation.report import means_text, percent
