@@ -320,3 +320,45 @@ def test_histories_that_were_read_by_other_rules_are_refused() -> None:
         plain.recommend(history=read_interactions(rows, value="qty", binary=False), k=1)
     alike = read_interactions(rows.rename({"user": "who"}), user="who", value="qty", **rated.reading_)
     assert len(rated.recommend(history=alike, k=1)) == 2
+
+
+# ── what a user has ───────────────────────────────────────────────────────────────────────────────
+
+BOUGHT = {"user": ["b", "a", "a"], "item": [1, 1, 3], "rating": [5.0, 1.0, 2.0], "time": [30, 20, 10]}
+
+
+@pytest.mark.parametrize("kept", ["in memory", "in a file"])
+def test_history_is_what_a_user_has_in_the_order_of_the_times(kept: str, tmp_path: Path) -> None:
+    data = read_interactions(pl.DataFrame(BOUGHT), binary=False)
+    model = build("ItemKNN", {}).fit(data)
+    if kept == "in a file":
+        model.save(tmp_path / "m.mrf", include_histories=True)
+        model = load(tmp_path / "m.mrf")
+    history = model.history("a")
+    assert history.columns == ["user", "item", "title", "value", "time"]
+    assert history["item"].to_list() == [3, 1]
+    assert history["value"].to_list() == [2.0, 1.0]
+    assert history["time"].dt.epoch("s").to_list() == [10, 20]
+    assert model.history(["b", "a", "b"])["user"].to_list() == ["b", "a", "a", "b"]
+    model.frames = "pandas"
+    assert [str(kind) for kind in model.history("a").dtypes[["item", "time"]]] == ["Int64", "datetime64[us]"]
+
+
+def test_history_of_a_matrix_is_in_the_order_of_the_items() -> None:
+    matrix = sp.csr_array([[1, 0, 1], [0, 1, 1]])
+    model = build("ItemKNN", {}).fit(Interactions(matrix, ["u", "v"], [9, 5, 7]))
+    assert model.history("u").to_dict(as_series=False) == {
+        "user": ["u", "u"], "item": [9, 7], "title": [None, None],
+    }  # fmt: skip
+    assert len(model.history([])) == 0
+
+
+def test_history_of_nobody_known_and_of_a_model_without_histories_is_refused(tmp_path: Path) -> None:
+    model = build("ItemKNN", {}).fit(Interactions(sp.csr_array([[1, 0, 1], [0, 1, 1]]), ["u", "v"]))
+    with pytest.raises(ParameterError, match=r"users must be training users.*got 'w'. Give recommend the"):
+        model.history(["u", "w"])
+    with pytest.raises(DataError, match="user ids are strings here; got 5"):
+        model.history(5)
+    model.save(tmp_path / "m.mrf")
+    with pytest.raises(DataError, match=r"history needs the training users' histories.*include_histories"):
+        load(tmp_path / "m.mrf").history("u")

@@ -115,13 +115,6 @@ def people_of(
     return replace(people, times=times, now=int(times.max()), recency=recency)
 
 
-def length_of_history(fitted: FittedState, user: Id) -> int | None:
-    """Return the number of items of a training user; None if there is no such user."""
-    training = fitted.training_for("user")
-    place = int(training.users.find([user], "user")[0])
-    return int(training.histories.ptr[place + 1] - training.histories.ptr[place]) if place >= 0 else None
-
-
 def _people_of_users(users: object, training: Training, once: bool) -> People:
     """Return training users by their ids; all of them if None."""
     if users is None:

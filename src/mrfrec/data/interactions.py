@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from mrfrec.data.provenance import Origin
 from mrfrec.data.times import Times, times_of_pairs
 from mrfrec.errors import DataError
 from mrfrec.shown import Report, Section
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _log = logging.getLogger("mrfrec")
 
@@ -137,6 +140,31 @@ class Interactions:
         names = ["user", "item", *(["title"] if titles else []), "value"]
         table = Section(names, [[*map(str, row)] for row in rows], "The first pairs" if len(values) else "")
         return Report([repr(self)], [table]).html()
+
+    def to_frame(self) -> "pl.DataFrame":
+        """Return a polars DataFrame with a row for each pair, in the order of the users and items.
+
+        It has the users and items, values unless every pair counts 1, times where they are known, and titles.
+        The columns have the names of the table that was read, or else user, item, value, time and title.
+        """
+        import polars as pl
+
+        pairs = self.matrix.tocoo()
+        columns = {}
+        for role, ids, places in (("user", self.users, pairs.row), ("item", self.items, pairs.col)):
+            values = pl.Series(list(ids), dtype=pl.String) if ids.is_text else pl.Series(ids.values)
+            columns[role] = values.gather(places)
+        if not self.size.binary:
+            columns["value"] = pl.Series(pairs.data)
+        if self.times is not None:
+            columns["time"] = pl.Series(self.times.astype("datetime64[us]"))
+        if self.titles is not None:
+            titles = pl.Series([title or None for title in self.titles], dtype=pl.String)
+            columns["title"] = titles.gather(pairs.col)
+        known = {} if self.origin is None else self.origin.columns
+        names = {role: known.get(role, role) for role in columns}
+        names = names if len(set(names.values())) == len(names) else {role: role for role in columns}
+        return pl.DataFrame({names[role]: column for role, column in columns.items()})
 
     def filtered(
         self, *, max_history: int | None = None, min_users: int = 0, min_items: int = 0

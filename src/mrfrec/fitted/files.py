@@ -276,7 +276,7 @@ def read_training(arrays: Mapping[str, Stored], m: int, origin: Any) -> Training
     )
     try:
         return Training(users, histories, None, Origin.of_facts(origin, sums, times))
-    except (TypeError, LookupError):
+    except (AttributeError, TypeError, LookupError):
         raise arrays["histories.ptr"].damaged("comes from an unknown origin") from None
 
 

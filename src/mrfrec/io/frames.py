@@ -72,6 +72,7 @@ def _pandas_frame(values: Mapping[str, Any], schema: Mapping[str, pl.DataType], 
     text = pandas.Series([""]).dtype  # as in the caller's own frames: object, or str from pandas 3 on
     kinds = {
         name: text if kind == pl.String
+        else "datetime64[us]" if kind == pl.Datetime("us")
         else str(kind).lower() if name in _TYPES
         else str(kind)  # ids are Int64 or UInt64, which have nulls
         for name, kind in schema.items()

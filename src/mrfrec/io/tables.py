@@ -145,11 +145,11 @@ def read_interactions(
     parameters = dict(locals())
     options = check_reading(parameters)
     named = {role: parameters[role] for role in _COLUMNS} | {"title": title if items is None else None}
-    rows, library = _read_rows(source, named, items, options, progress)
+    rows, library, names = _read_rows(source, named, items, options, progress)
     matrix, sums, times = rows.to_matrix(duplicates)
     limits = {name: int(limit) for name, limit in options.limits().items() if limit}
     rules = {**options.rules(), **limits}  # with limits that nobody exceeds yet, since later events may
-    origin = Origin(rules, rows.users.kind, rows.items.kind, sums, times)
+    origin = Origin(rules, rows.users.kind, rows.items.kind, sums, times, columns=names)
     users = rows.users.ids
     item_ids = rows.items.ids
     titles = rows.titles()
@@ -206,7 +206,7 @@ def read_events(
     named: dict[str, Any] = {"user": user, "item": item, "value": value, "event": event, "time": time}
     named["title"] = title if items is None else None
     _refuse_unused({"value": value, "event": event}, reading_options)
-    rows, library = _read_rows(source, named, items, reading_options, progress)
+    rows, library, _ = _read_rows(source, named, items, reading_options, progress)
     events = rows.to_events(reading_options.duplicates)
     titles = events.titles
     if items is not None:
@@ -249,11 +249,8 @@ def _read_rows(
     items: object,
     options: ReadingOptions,
     progress: "Progress | bool | None",
-) -> tuple[RowReader, str | None]:
-    """Read the rows of all tables; return them, and the data frame library of the first table.
-
-    `timed` says whether times are read: None if every table has a column of them.
-    """
+) -> tuple[RowReader, str | None, dict[str, str]]:
+    """Read the rows of all tables; return them, and the data frame library and columns of the first table."""
     sources = open_sources(source, options)
     min_value = options.min_value
     uses_values = options.uses_values
@@ -264,6 +261,7 @@ def _read_rows(
     needed = ("user", "item", *(["time"] if needs_times else []), *(["event"] if uses_kinds else []))
     named = named | {"time": time if isinstance(time, str) else None}
     tables: list[tuple[Source, dict[str, str]]] = []
+    names: dict[str, str] = {}
     for table in sources:
         roles = find_roles(table, named, needed)
         if not uses_kinds:
@@ -286,6 +284,7 @@ def _read_rows(
         if others and not tables:
             used = ", ".join(f"{role} {name!r}" for role, name in read.items())
             _log.info("columns of %s: %s; not read: %s", table.name, used, name_list(others))
+        names = names or dict(read)
         if "time" in read and not needs_times:
             read[POSSIBLE_TIME] = read.pop("time")
         tables.append((table, read))
@@ -304,7 +303,7 @@ def _read_rows(
         rows.finish()
         if report is not None:
             report("reading", rows.read_rows, rows.read_rows)
-    return rows, sources[0].library
+    return rows, sources[0].library, names
 
 
 def _expected_rows(tables: Sequence[Source]) -> int:

@@ -26,6 +26,7 @@ from mrfrec.answers.columns import (
     search_columns,
 )
 from mrfrec.answers.conditions import Where
+from mrfrec.answers.histories import history_columns
 from mrfrec.answers.people import UnknownIds, people_of, timed_rows, validation_rows
 from mrfrec.answers.publishing import Form, WriteOptions
 from mrfrec.answers.question import Boost, ItemFilter, Question, Quotas
@@ -653,6 +654,21 @@ class Recommender(Parameterized, ABC):
         )
         columns = reason_columns(fitted.catalogue, fitted.catalogue.position(item), *parts)
         return self._frame(fitted, [columns], columns)
+
+    def history(self, users: Id | Iterable[Id]) -> Any:
+        """Return what training users have: a table of user, item and title, in the order of the times.
+
+        It also has the value of each item, unless all are 1, and the time, where it is known. The model must
+        have the histories: a loaded one those it was saved with (`include_histories=True`).
+
+        Parameters
+        ----------
+        users
+            Ids of training users: one, or several in any iterable.
+        """
+        fitted = self.fitted_
+        columns, people = history_columns(fitted, users)
+        return self._frame(fitted, [columns], columns, people.library, user=people.names.kind)
 
     def search(self, text: str, k: int = 10) -> Any:
         """Find items by id or title: a table of item, title and users, the best match first.
