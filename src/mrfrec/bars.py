@@ -66,7 +66,7 @@ class Clock:
 def showing(progress: "Progress | bool | None") -> AbstractContextManager[Progress | None]:
     """Return a context with the callback of a parameter `progress`: the function itself, or bars for True.
 
-    Bars are drawn on stderr. True counts as None if that is neither a terminal nor a notebook.
+    Bars are drawn on stderr, or as one line in a notebook. True counts as None where there is neither.
     """
     if progress is True and sys.stderr.isatty():
         return _bars_in_terminal()
