@@ -172,7 +172,7 @@ def test_with_an_offset_all_scores_are_means_on_one_scale(threshold: float | Non
             assert sum(model.explain(item, history=history)["contribution"]) == pytest.approx(score)
     # What is measured is what is served.
     nobody = sp.csr_array((1, 30))
-    np.testing.assert_allclose(model.score(nobody)[0], mean, rtol=1e-12)
+    np.testing.assert_allclose(model.scores(nobody)[0], mean, rtol=1e-12)
     items = model.top_k(nobody, 5, ties="popularity")[0]
     assert items[0].tolist() == model.recommend(history=[], k=5)["item"].to_list()
 
@@ -257,7 +257,7 @@ def test_eight_threads_get_the_answers_of_one(kind: tuple[str, dict[str, Any]], 
             lambda: model.search("title 1", k=3),
             lambda: model.explain(names[1], user=101),
             lambda: model.recommend(history=names[:20] + names[21:], k=1),
-            lambda: pl.DataFrame(model.score(sp.eye_array(30, format="csr"))),
+            lambda: pl.DataFrame(model.scores(sp.eye_array(30, format="csr"))),
         ]
 
     wanted = [ask() for ask in questions(load(tmp_path / "m.mrf"))]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, Self, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,7 @@ from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.data.reading_options import Moment
 from mrfrec.engines.machine import memory_budget
-from mrfrec.errors import DataError, NotFittedError, ParameterError
+from mrfrec.errors import DataError, MrfrecError, NotFittedError, ParameterError
 from mrfrec.fitted import files
 from mrfrec.fitted.measured import Measured, number_text
 from mrfrec.fitted.scorers import Ties
@@ -243,7 +243,7 @@ class Recommender(Parameterized, ABC):
             item_features = read_item_features(item_features)
         return data.with_features(item_features)
 
-    def score(self, X_history: object, *, times: object = None, at: object = None) -> npt.NDArray[Any]:
+    def scores(self, X_history: object, *, times: object = None, at: object = None) -> npt.NDArray[Any]:
         """Return the score of every item for each row of histories, users × items.
 
         `times` are those of the stored entries, in microseconds, and `at` those at which each row is asked;
@@ -254,7 +254,7 @@ class Recommender(Parameterized, ABC):
         histories = timed_rows(X_history, fitted, times, at)
         needed = len(histories) * histories.width * learned.base_scores.itemsize
         plan = memory_budget(self.memory_limit)
-        plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="score")
+        plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="scores")
         scorer = learned.scorer(histories, runtime)
         scores = selection.score(scorer, learned.base_scores, runtime.threads)
         scores[np.diff(histories.ptr) == 0] = learned.stranger_scores(fitted.catalogue)
@@ -274,7 +274,7 @@ class Recommender(Parameterized, ABC):
 
         Two arrays of users × k. Where a user has fewer than k items left to be recommended, the places at the
         end hold item −1 with score −∞. Of equal scores, the item with the lower index comes first, or the
-        more popular one. `times` and `at` are those of `score`.
+        more popular one. `times` and `at` are those of `scores`.
         """
         fitted = self.fitted_
         histories = timed_rows(X_history, fitted, times, at)
@@ -286,6 +286,15 @@ class Recommender(Parameterized, ABC):
         hide = histories if check_flag("exclude_seen", exclude_seen) else None
         items, scores, _ = selection.rank(fitted, runtime_of(self), histories, k, ties, hide)
         return items, scores
+
+    @property
+    def score(self) -> NoReturn:
+        """Refused: there is no score of a model without items to hide and a metric; see `evaluation`."""
+        raise MrfrecError(
+            f"{type(self).__name__} has no score for scikit-learn's searches and cross-validation, which hide no "
+            "items of a history. Use mrfrec.evaluation: climb or tune for parameters, evaluate or compare for a "
+            "metric. scores(X) returns the score of every item."
+        )
 
     # ── facts about a model ───────────────────────────────────────────────────────────────────────
 
@@ -300,6 +309,9 @@ class Recommender(Parameterized, ABC):
         values = {} if fitted.learned.measured is None else fitted.learned.measured.values
         measured = "".join(f", {name}={number_text(name, value)}" for name, value in values.items())
         return f"{call_of(self)} fitted on {size}{form}{measured}{changed}"
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self._fitted is not None
 
     @property
     def fitted_(self) -> FittedState:
