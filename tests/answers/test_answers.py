@@ -341,7 +341,8 @@ def test_history_is_what_a_user_has_in_the_order_of_the_times(kept: str, tmp_pat
     assert history["time"].dt.epoch("s").to_list() == [10, 20]
     assert model.history(["b", "a", "b"])["user"].to_list() == ["b", "a", "a", "b"]
     model.frames = "pandas"
-    assert [str(kind) for kind in model.history("a").dtypes[["item", "time"]]] == ["Int64", "datetime64[us]"]
+    table: Any = model.history("a")
+    assert [str(kind) for kind in table.dtypes[["item", "time"]]] == ["Int64", "datetime64[us]"]
 
 
 def test_history_of_a_matrix_is_in_the_order_of_the_items() -> None:
