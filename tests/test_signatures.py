@@ -1,4 +1,4 @@
-"""What editors show: every option in the signatures, tables with a type, and only names that are for users."""
+"""What editors show: every option in the signatures, tables with a type, and names that are for users."""
 
 import inspect
 from collections.abc import Callable

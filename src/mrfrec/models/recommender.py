@@ -56,16 +56,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "FitContext", "Recommender", "restored"]
 
-_PLACES = (
-    "user",
-    "item",
-    "value",
-    "title",
-    "items",
-    "event",
-    "time",
-    *PARSING,
-)  # where things are in a table
+# Parameters of `read_interactions` that say where things are in a table.
+_PLACES = ("user", "item", "value", "title", "items", "event", "time", *PARSING)
 
 
 @dataclass(frozen=True)
@@ -303,9 +295,9 @@ class Recommender(Parameterized, ABC):
     def score(self) -> NoReturn:
         """Refused: there is no score of a model without items to hide and a metric; see `evaluation`."""
         raise MrfrecError(
-            f"{type(self).__name__} has no score for scikit-learn's searches and cross-validation, which hide no "
-            "items of a history. Use mrfrec.evaluation: climb or tune for parameters, evaluate or compare for a "
-            "metric. scores(X) returns the score of every item."
+            f"{type(self).__name__} has no score for scikit-learn's searches and cross-validation, which hide "
+            "no items of a history. Use mrfrec.evaluation: climb or tune for parameters, evaluate or compare "
+            "for a metric. scores(X) returns the score of every item."
         )
 
     # ── facts about a model ───────────────────────────────────────────────────────────────────────
