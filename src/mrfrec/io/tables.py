@@ -181,31 +181,31 @@ def read_events(
     title: str | None = None,
     *,
     items: object = None,
+    min_value: float | None = None,
+    binary: bool = True,
     event: str | None = None,
+    event_weights: Mapping[str, float] | None = None,
+    now: Moment | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
+    window: Duration | None = None,
+    duplicates: Duplicates = "sum",
+    on_bad: OnBad = "refuse",
+    separator: str | None = None,
+    columns: Sequence[str] | None = None,
+    input_format: Format | None = None,
+    query: str | None = None,
     progress: "Progress | bool | None" = None,
-    **options: Any,
 ) -> Events:
     """Read a table with a row for each time a user used an item, and keep the order of the rows.
 
     Rows are read and counted as by `read_interactions`, with the same parameters except `max_history`,
     `min_users` and `min_items`, for which there is `Events.filtered`. A pair with several rows has the place
     and the time of the first row that `min_value` keeps; the others are counted in `Events.repeated`.
-
-    Parameters
-    ----------
-    time
-        As for `read_interactions`.
-    options
-        Further parameters of `read_interactions`.
     """
-    reading_options = ReadingOptions(**options)
-    _check_time(time, reading_options)
-    for name, limit in reading_options.limits().items():
-        if limit:
-            raise ParameterError(name, "left out for events", limit, "Use Events.filtered.")
-    named: dict[str, Any] = {"user": user, "item": item, "value": value, "event": event, "time": time}
-    named["title"] = title if items is None else None
-    _refuse_unused({"value": value, "event": event}, reading_options)
+    parameters = dict(locals())
+    reading_options = check_reading(parameters)
+    named = {role: parameters[role] for role in _COLUMNS} | {"title": title if items is None else None}
     rows, library, _ = _read_rows(source, named, items, reading_options, progress)
     events = rows.to_events(reading_options.duplicates)
     titles = events.titles

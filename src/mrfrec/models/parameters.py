@@ -53,6 +53,12 @@ class Parameterized:
         self.__dict__.update(type(self)(**{**current, **parameters}).__dict__)
         return self
 
+    def __sklearn_tags__(self) -> Any:
+        """Return what scikit-learn must know of a step of its pipelines: it is the one caller."""
+        from sklearn.utils import Tags, TargetTags
+
+        return Tags(estimator_type=None, target_tags=TargetTags(required=False))
+
     def _set_limits(self, threads: int | None, memory_limit: int | str | None) -> None:
         """Check and set `threads` and `memory_limit`."""
         self.threads = None if threads is None else check_count("threads", threads)
