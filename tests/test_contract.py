@@ -233,7 +233,7 @@ def test_changed_parameters_wait_for_the_next_fit(
         if name == "dtype":
             new = "float64" if value == "float32" else "float32"
         setattr(changed, name, "sigmoid" if name == "activation" else new)
-    assert changed.fitted_parameters_ == model.parameters
+    assert changed.fitted_.parameters == model.parameters
     for history in ([], list(data.items[:3])):
         for exclude in (None, list(data.items[4:6])):
             asked: dict[str, Any] = {"history": history, "exclude": exclude, "k": 4}

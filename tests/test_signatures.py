@@ -65,6 +65,31 @@ def test_tables_have_a_type_with_the_names_of_polars() -> None:
             assert inspect.signature(getattr(kind, name)).return_annotation == "Frame", name
 
 
+# What completion offers on a model besides its parameters.
+OF_ALL = [
+    "fit", "recommend", "recommend_to", "answer", "explain", "similar_items", "similar_items_to", "search",
+    "history", "scores", "top_k", "save", "update", "forget", "set_items", "verify", "prepare_answers",
+    "get_params", "set_params", "parameters", "frames", "explains", "catalogue", "fitted_", "items_",
+    "titles_", "popularity_", "users_", "notes_", "reading_", "batches_", "measured_", "timings_",
+    "memory_plan_", "threads", "memory_limit", "device",
+]  # fmt: skip
+OF_MRF = [
+    "paper", "add_items", "planned", "plan_", "pattern_", "values_", "rank_weight_", "new_scale_", "carry_",
+    "n_blocks_", "threshold_", "mean_", "scale_", "weights_", "is_sparse",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "own"),
+    [("MRF", OF_MRF), ("Popularity", ["weights_", "is_sparse", "dtype"]), ("WMF", ["item_vectors_"])],
+)
+def test_completion_offers_what_users_call_and_no_internals(kind: str, own: list[str]) -> None:
+    model = getattr(mrfrec.models, kind, mrfrec.MRF)()
+    offered = {name for name in dir(model) if not name.startswith("_")}
+    assert offered == {*OF_ALL, *own, *model.get_params()}
+    assert all(hasattr(type(model), name) for name in {*OF_ALL, *own})
+
+
 @pytest.mark.slow
 def test_type_checker_knows_what_the_methods_return(tmp_path: Path) -> None:
     script = tmp_path / "script.py"

@@ -296,7 +296,7 @@ def test_scikit_learn_clones_a_model() -> None:
         copy = base.clone(model)
         assert type(copy) is type(model)
         assert copy.get_params() == model.get_params(deep=False) == model.get_params()
-    assert not hasattr(base.clone(MRF.paper().fit(shop())), "fitted_parameters_")
+    assert base.clone(MRF.paper().fit(shop()))._fitted is None
 
 
 def test_parameters_are_set_under_the_rules_of_the_constructor() -> None:

@@ -200,7 +200,7 @@ def test_new_events_are_read_as_the_first_were() -> None:
     with pytest.raises(DataError, match="Name it: user=… of read_interactions"):
         model.update(named)
     by_name = mrfrec.MRF().fit(read_interactions(table(100, 1), **model.reading_)).update(named, user="who")
-    assert by_name.fingerprint_ == model.update(new).fingerprint_
+    assert by_name.fitted_.fingerprint == model.update(new).fitted_.fingerprint
     with pytest.raises(DataError, match="the new events were read with the defaults, the others with"):
         model.update(read_interactions(table(100, 3)))
 
@@ -306,7 +306,7 @@ def test_pairs_leave_a_window_as_new_events_come() -> None:
     day = 86400
     rows = {"user": [1, 1, 2], "item": [1, 2, 2], "time": [0, 20 * day, 25 * day]}
     model = Popularity().fit(read_interactions(pl.DataFrame(rows), window="30d"))
-    assert model.data_size_.pairs == 3
+    assert model.fitted_.size.pairs == 3
     later = pl.DataFrame({"user": [3, 1], "item": [3, 2], "time": [40 * day, 35 * day]})
     model.update(later)  # user 1 no longer has item 1, which is gone
     assert (list(model.users_ or []), list(model.items_)) == ([1, 2, 3], [2, 3])
@@ -445,7 +445,7 @@ def test_no_byte_of_the_forgotten_is_in_the_file(
     assert len(traces(Path(output), others["user"].unique().to_list())) == 70
     opened = mrfrec.load(output)
     assert opened.batches_[1] == "tuesday"
-    assert opened.data_size_.pairs == others.unique(["user", "item"]).height
+    assert opened.fitted_.size.pairs == others.unique(["user", "item"]).height
 
 
 # ── times ─────────────────────────────────────────────────────────────────────────────────────────

@@ -158,6 +158,11 @@ class FittedState:
         """The data frame library that the training data came from; None for files."""
         return getattr(self.source, "library", None)
 
+    @property
+    def has_histories(self) -> bool:
+        """Whether the training users' histories are there, which a file may leave out."""
+        return self.source is not None
+
     @cached_property
     def training(self) -> Training | None:
         """The training users and their histories, which a file may leave out."""
@@ -205,7 +210,7 @@ class FittedState:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the training data, taken when it is first asked for."""
-        return self.stored_fingerprint or self.data_for("fingerprint_").fingerprint
+        return self.stored_fingerprint or self.data_for("the fingerprint").fingerprint
 
     @property
     def batches(self) -> tuple[str, ...]:

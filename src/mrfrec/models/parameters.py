@@ -17,6 +17,12 @@ class Parameterized:
     memory_limit: int | None = None
     device: str = "cpu"
 
+    # Public names for the package and for authors of models, which completion does not offer to users.
+    _for_authors: ClassVar[frozenset[str]] = frozenset()
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__()} - self._for_authors)
+
     @classmethod
     def defaults(cls) -> dict[str, Any]:
         """Return the constructor's parameters and their defaults, `inspect.Parameter.empty` if required."""

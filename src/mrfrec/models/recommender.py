@@ -89,7 +89,7 @@ class Recommender(Parameterized, ABC):
 
     A subclass implements `_fit`, which returns what was learned, and `_restore`, which reads that from a
     file. The parameters of a model are those of its constructor, stored as attributes of the same names.
-    Changing one takes effect with the next `fit`; until then answers and `save` use `fitted_parameters_`.
+    Changing one takes effect with the next `fit`; until then answers and `save` use `fitted_.parameters`.
 
     All that a fit, an update or a file gives a model is one value, `fitted_`, which is replaced as a whole:
     several threads may ask a model, and each answer is of one fit, also while another thread fits it.
@@ -98,6 +98,10 @@ class Recommender(Parameterized, ABC):
     _fitted: FittedState | None = None
     _seals: Mapping[Path, str] = MappingProxyType({})  # of the files it was loaded from or saved to
     _frames: str | None = None
+    _for_authors: ClassVar[frozenset[str]] = frozenset((
+        "check_ready", "defaults", "extra", "learned", "machine_parameters", "planned_for", "score",
+        "tuning_grid", "tuning_route", "tuning_start", "uses_features",
+    ))  # fmt: skip
 
     # ── what a subclass implements: the first two, and of the others what differs from the defaults ───
 
@@ -298,9 +302,9 @@ class Recommender(Parameterized, ABC):
     def score(self) -> NoReturn:
         """Refused: there is no score of a model without items to hide and a metric; see `evaluation`."""
         raise MrfrecError(
-            f"{type(self).__name__} has no score for scikit-learn's searches and cross-validation, which "
-            "hide no items of a history. Use mrfrec.evaluation: climb or tune for parameters, evaluate or "
-            "compare for a metric. scores(X) returns the score of every item."
+            f"{type(self).__name__} has no score for scikit-learn's searches and cross-validation: they hide "
+            "no items of a history. Use mrfrec.evaluation: climb or tune for parameters, evaluate or compare "
+            "for a metric. scores(X) returns the score of every item."
         )
 
     # ── facts about a model ───────────────────────────────────────────────────────────────────────
@@ -363,11 +367,6 @@ class Recommender(Parameterized, ABC):
         return self.catalogue.popularity
 
     @property
-    def features_(self) -> ItemFeatures | None:
-        """Features of the items that the model has learned from; None without."""
-        return self.catalogue.features
-
-    @property
     def users_(self) -> Ids | None:
         """Ids of the training users; None in a model saved without histories."""
         training = self.fitted_.training
@@ -377,26 +376,6 @@ class Recommender(Parameterized, ABC):
     def explains(self) -> bool:
         """Whether a score is a sum over the items of a history, so that `explain` can tell its parts."""
         return self.fitted_.learned.explains
-
-    @property
-    def has_histories(self) -> bool:
-        """Whether the model has the training users' histories, which a file may leave out."""
-        return self.fitted_.source is not None
-
-    @property
-    def data_size_(self) -> DataSize:
-        """Number of users, items and pairs of the training data, and whether it is binary."""
-        return self.fitted_.size
-
-    @property
-    def fingerprint_(self) -> str:
-        """A hash of the training data, taken when it is first asked for."""
-        return self.fitted_.fingerprint
-
-    @property
-    def file_hash_(self) -> str:
-        """A hash of everything in the file that the model was loaded from or saved to; "" once it changes."""
-        return self.fitted_.file_hash
 
     @property
     def notes_(self) -> dict[str, Any]:
@@ -412,11 +391,6 @@ class Recommender(Parameterized, ABC):
     def batches_(self) -> tuple[str, ...]:
         """The ids of the batches the model was fitted on, in the order of their arrival."""
         return self.fitted_.batches
-
-    @property
-    def fitted_parameters_(self) -> dict[str, Any]:
-        """`parameters` at the time of the fit."""
-        return dict(self.fitted_.parameters)
 
     @property
     def measured_(self) -> Measured | None:
