@@ -66,7 +66,8 @@ def write_page(notebook: Path) -> None:
                 parts.append(f"![The figure that the cell returns]({image.name})")
             elif "text/html" in data:  # in the style of the site, which scrolls wide tables
                 html = re.sub(r"<style.*?</style>", "", "".join(data["text/html"]), flags=re.DOTALL)
-                parts.append(re.sub(r' (?:border|class|style)="[^"]*"|\n\s*', "", html))
+                html = re.sub(r' (?:border|class|style)="[^"]*"|\n\s*', "", html)
+                parts.append(f'<div class="notebook">{html}</div>')
             else:
                 parts.append(f"```text\n{''.join(data['text/plain'])}\n```")
     notebook.with_suffix(".md").write_text("\n\n".join(parts) + "\n")

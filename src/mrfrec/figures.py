@@ -22,6 +22,7 @@ _FORMATS = (".png", ".svg", ".pdf")
 _LOG_RATIO = 5  # largest ÷ smallest value from which an axis is logarithmic
 _LONGEST_NAME = 50  # characters
 _NOTEBOOK_DPI = 100
+_MARGIN = 0.1  # inches
 
 
 def check_drawable(path: "str | os.PathLike[str]") -> Path:
@@ -54,11 +55,14 @@ def figure_class() -> "type[Figure]":
 def new_figure(title: str, x_label: str, y_label: str, height: float = 5.0) -> "tuple[Figure, Axes]":
     """Return an empty figure in the style of the caller, and its axes; pyplot does not know it."""
     try:
-        figure = figure_class()(figsize=(7.0, height), layout="constrained")
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+        margins = ConstrainedLayoutEngine(w_pad=_MARGIN, h_pad=_MARGIN)
+        figure = figure_class()(figsize=(7.0, height), layout=margins)
     except ImportError:
         raise missing_extra("plots need matplotlib", "plot") from None
     axes = figure.add_subplot(xlabel=x_label, ylabel=y_label)
-    axes.set_title(title, fontsize="medium", wrap=True, parse_math=False)
+    figure.suptitle(title, fontsize="medium", wrap=True, parse_math=False)
     return figure, axes
 
 

@@ -120,7 +120,7 @@ def test_a_tradeoff_has_a_line_for_each_sparsity_and_a_label_for_each_r(drawn: A
     axes = drawn(FIGURES["tradeoff"])
     assert legend_of(axes) == {"dense", "0.5 %", "0.1 %"}
     assert [text.get_text() for text in axes.texts] == ["r = 0", "r = 0.5"] * 2
-    assert (axes.get_xscale(), axes.get_title()) == ("log", "some users held out")
+    assert (axes.get_xscale(), axes.get_figure().get_suptitle()) == ("log", "some users held out")
 
 
 def test_low_rank_has_a_point_for_each_rank_and_a_line_for_all_weights(drawn: Any) -> None:
@@ -188,7 +188,7 @@ def test_a_figure_can_be_read_on_light_and_on_dark(name: str, style: str) -> Non
         *ground, alpha = to_rgba(figure.get_facecolor())
         axes = figure.axes[0]
         lines = [line.get_color() for line in axes.lines] + [bar.get_facecolor() for bar in axes.patches]
-        texts = [axes.title, axes.xaxis.label, *axes.get_xticklabels(), *axes.get_yticklabels()]
+        texts = [*figure.texts, axes.xaxis.label, *axes.get_xticklabels(), *axes.get_yticklabels()]
     assert alpha == 1
     assert len(lines) > 0
     for color in [*lines, *(text.get_color() for text in texts)]:
@@ -196,9 +196,10 @@ def test_a_figure_can_be_read_on_light_and_on_dark(name: str, style: str) -> Non
 
 
 def test_neighbors_are_drawn_as_similar_items_has_them() -> None:
-    axes = neighbors().axes[0]
+    figure = neighbors()
+    axes = figure.axes[0]
     labels = [text.get_text() for text in axes.get_yticklabels()]
-    assert axes.get_title() == "Goes with the $x^2$ of it [0]"
+    assert figure.get_suptitle() == "Goes with the $x^2$ of it [0]"
     assert all("\n" not in label and len(label) <= 50 for label in labels)
     widths = [bar.get_width() for bar in axes.patches]  # type: ignore[attr-defined]
     assert widths == sorted(widths, reverse=True)

@@ -334,7 +334,7 @@ class Recommender(Parameterized, ABC):
         ]
         others = len(given) - len(rows)
         notes = [f"{counted(others, 'other parameter')} with the default"] if others else []
-        return Report([repr(self)], [Section(["parameter", "value", ""], rows)], notes=notes).html()
+        return Report([repr(self)], [Section(["parameter", "value", "which is"], rows)], notes=notes).html()
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._fitted is not None
