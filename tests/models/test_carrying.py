@@ -230,8 +230,9 @@ def test_what_is_carried_over_is_told_as_naive_says(
         wanted = naive.parts_through(x, B, X, F, item, learned.carry_scale, most if threshold else None)
         missing += len(history) - len(wanted)
         for each in (learned, learned.prepared(), loaded):
-            assert not each.carried_between(history, np.array([1, 5]))  # known from use
-            carried = each.carried_between(history, np.array([5, item]))[item]
+            assert each.carried_between(history, 5) is None  # known from use
+            carried = each.carried_between(history, item)
+            assert carried is not None
             for place, k in enumerate(history.tolist()):
                 parts = x[k] * weights[place] * carried.through[place]
                 found = {int(j): part for j, part in zip(carried.items, parts, strict=True) if part}

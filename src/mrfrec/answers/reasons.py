@@ -22,7 +22,6 @@ Array = npt.NDArray[Any]
 WeightsBetween = Callable[[Array, Array, Array], npt.NDArray[np.float64]]
 
 _THROUGH, _THROUGH_IN_LISTS = 5, 2  # alike items that are named for a contribution
-_ALIKE = 100  # of a new item, at most
 _WEIGHTS_AT_ONCE = 100_000  # weights from a history to its recommended items: some megabytes
 
 
@@ -160,24 +159,19 @@ def parts_through(
     `had` and `amounts`, targets × items of a history, are the items and what they add. Up to `count` alike
     items are named, those that give most or take most away first.
     """
-    step = max(1, _WEIGHTS_AT_ONCE // max(had.shape[1], 1) // _ALIKE)
-    for first in range(0, len(targets), step):
-        part = slice(first, first + step)
-        items, places = np.unique(had[part], return_inverse=True)
-        found = fitted.learned.carried_between(items, targets[part])
-        rows = zip(targets[part].tolist(), places.reshape(had[part].shape), amounts[part], strict=True)
-        for target, place, amount in rows:
-            yield [] if target not in found else _named(found[target], place, amount, count)
+    for target, items, added in zip(targets.tolist(), had, amounts, strict=True):
+        carried = fitted.learned.carried_between(items, target)
+        yield [] if carried is None else _named(carried, added, count)
 
 
-def _named(carried: CarriedShares, places: Array, amounts: Array, count: int) -> list[Through]:
-    shares = carried.through[places] * amounts[:, None]
-    order = (-np.abs(shares)).argsort(axis=1, kind="stable")[:, :count]
-    items, largest = carried.items[order], np.take_along_axis(shares, order, 1)
+def _named(carried: CarriedShares, amounts: Array, count: int) -> list[Through]:
+    parts = carried.through * amounts[:, None]
+    order = (-np.abs(parts)).argsort(axis=1, kind="stable")[:, :count]
+    items, largest = carried.items[order], np.take_along_axis(parts, order, 1)
     return [
         Through(total, tuple((item, x) for item, x in zip(*each, strict=True) if x))
         for total, *each in zip(
-            (carried.total[places] * amounts).tolist(), items.tolist(), largest.tolist(), strict=True
+            (carried.total * amounts).tolist(), items.tolist(), largest.tolist(), strict=True
         )
     ]
 

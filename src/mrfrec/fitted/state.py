@@ -78,9 +78,9 @@ class Learned(ABC):
         """
         raise NotImplementedError
 
-    def carried_between(self, had: Array, targets: Array) -> Mapping[int, CarriedShares]:
-        """Return what was carried over, for those targets that are new items and have alike ones."""
-        return {}
+    def carried_between(self, had: Array, target: int) -> CarriedShares | None:
+        """Return what was carried over; None if the target is no new item, or has no alike ones."""
+        return None
 
     @abstractmethod
     def directions(self, items: Array) -> npt.NDArray[np.float64]:

@@ -72,28 +72,21 @@ class MRFWeights(LinearWeights):
         scale = self.scale[others] * scorers.novelty_factors(popularity, self.values["novelty"], others)
         return others, np.divide(weights * self.scale[item], scale, out=np.zeros(len(scale)), where=scale > 0)
 
-    def carried_between(self, had: Array, targets: Array) -> Mapping[int, CarriedShares]:
-        carried = self.carried
-        rows = {} if carried is None else {item: carried.row(item) for item in targets.tolist()}
-        new = {item: row for item, row in rows.items() if row is not None}
-        if carried is None or not new:
-            return {}
-        shares, own = (part.take(np.array([*new.values()])) for part in (carried.shares, carried.own))
-        others = np.unique(shares.items)
-        of_others, of_new = self.entries(had, others), self.entries(had, np.array([*new]))
-        found = {}
-        for place, item in enumerate(new):
-            span = slice(*shares.ptr[place : place + 2].tolist())
-            alike = shares.items[span]
-            rest = np.zeros(self.weights.width)
-            rest[alike] = own.values[span]
-            weights = of_new[:, place]
-            total = weights - rest[had]
-            there = (total != 0) & (weights != 0)  # of sparse columns only the largest entries are
-            inverse = np.divide(1.0, weights, out=np.zeros(len(had)), where=there)
-            through = of_others[:, np.searchsorted(others, alike)] * shares.values[span] * inverse[:, None]
-            found[item] = CarriedShares(alike, through, total * inverse)
-        return found
+    def carried_between(self, had: Array, target: int) -> CarriedShares | None:
+        row = None if self.carried is None else self.carried.row(target)
+        if self.carried is None or row is None:
+            return None
+        shares, own = (part.span(row, row + 1) for part in (self.carried.shares, self.carried.own))
+        alike = shares.items
+        if not len(alike):
+            return None
+        place = np.minimum(np.searchsorted(alike, had), len(alike) - 1)
+        weights = self.entries(had, np.array([target]))[:, 0]
+        total = weights - np.where(alike[place] == had, own.values[place], 0.0)
+        there = (total != 0) & (weights != 0)  # of sparse columns only the largest entries are
+        inverse = np.divide(1.0, weights, out=np.zeros(len(had)), where=there)
+        through = self.entries(had, alike) * shares.values * inverse[:, None]
+        return CarriedShares(alike, through, total * inverse)
 
     def verified(self) -> Self:
         if self.carried is not None:
