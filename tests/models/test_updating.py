@@ -232,6 +232,33 @@ def test_tables_of_histories_are_read_as_the_first_events_were(
         assert model.recommend(history=asked.select("user", "item"), k=2).equals(wanted)
 
 
+def test_columns_are_remembered_for_further_tables_which_may_call_them_otherwise(tmp_path: Path) -> None:
+    first = pl.DataFrame({"who": ["ann", "ann", "bob"], "what": ["tea", "milk", "tea"], "at": [30, 20, 10]})
+    model = Popularity().fit(read_interactions(first, user="who", item="what", time="at"))
+    model.save(tmp_path / "m.mrf", include_histories=True)
+    more = pl.DataFrame({"what": ["bread"], "item": ["no"], "who": ["cem"], "at": [40]})
+    for each in (model, mrfrec.load(tmp_path / "m.mrf")):
+        assert list(each.update(more).items_) == ["bread", "milk", "tea"]
+        assert each.history("cem")["time"].dt.epoch("s").to_list() == [40]
+        each.update(pl.DataFrame({"user": ["dee"], "sku": ["tea"], "at": [50]}))  # recognised
+        each.update(more.rename({"who": "eater"}), user="eater", batch="named")
+        assert list(each.users_ or []) == ["ann", "bob", "cem", "dee"]
+    with pytest.raises(
+        DataError, match=r"which column holds the users.*Name it: user=… of read_interactions"
+    ):
+        model.update(more.rename({"who": "eater"}), batch="again")
+
+
+@pytest.mark.parametrize("histories", [False, True])
+def test_columns_are_remembered_for_tables_of_histories(histories: bool, tmp_path: Path) -> None:
+    first = pl.DataFrame({"who": ["ann", "ann", "bob"], "what": ["tea", "milk", "tea"]})
+    model = Popularity().fit(read_interactions(first, user="who", item="what"))
+    model.save(tmp_path / "m.mrf", include_histories=histories)
+    asked = pl.DataFrame({"what": ["tea"], "item": ["milk"], "who": ["zoe"]})
+    for each in (model, mrfrec.load(tmp_path / "m.mrf")):
+        assert each.recommend(history=asked, k=1).select("user", "item").rows() == [("zoe", "milk")]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -4,6 +4,7 @@ Rows stream through in batches, so that reading takes a few times the memory of 
 of the file.
 """
 
+import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -142,11 +143,27 @@ def read_interactions(
         True draws a bar on stderr. A function is called as `progress("reading", rows, total)`. The total of
         text is an estimate. It is 0 until the end where it is not known: for compressed text and databases.
     """
-    parameters = dict(locals())
+    return _interactions(dict(locals()), {})
+
+
+def read_more_interactions(source: object, usual: Mapping[str, str], **parameters: Any) -> Interactions:
+    """Read a table as `read_interactions` does, by the columns of an earlier one where it has these.
+
+    `usual` are the names of those columns by role; `parameters` may name others.
+    """
+    bound = inspect.signature(read_interactions).bind(source, **parameters)
+    bound.apply_defaults()
+    return _interactions(bound.arguments, usual)
+
+
+def _interactions(parameters: Mapping[str, Any], usual: Mapping[str, str]) -> Interactions:
+    """Read a table by the parameters of `read_interactions`."""
+    item, title, items = (parameters[name] for name in ("item", "title", "items"))
     options = check_reading(parameters)
     named = {role: parameters[role] for role in _COLUMNS} | {"title": title if items is None else None}
-    rows, library, names = _read_rows(source, named, items, options, progress)
-    matrix, sums, times = rows.to_matrix(duplicates)
+    source, progress = parameters["source"], parameters["progress"]
+    rows, library, names = _read_rows(source, named, items, options, progress, usual)
+    matrix, sums, times = rows.to_matrix(options.duplicates)
     limits = {name: int(limit) for name, limit in options.limits().items() if limit}
     rules = {**options.rules(), **limits}  # with limits that nobody exceeds yet, since later events may
     origin = Origin(rules, rows.users.kind, rows.items.kind, sums, times, columns=names)
@@ -249,6 +266,7 @@ def _read_rows(
     items: object,
     options: ReadingOptions,
     progress: "Progress | bool | None",
+    usual: Mapping[str, str] | None = None,
 ) -> tuple[RowReader, str | None, dict[str, str]]:
     """Read the rows of all tables; return them, and the data frame library and columns of the first table."""
     sources = open_sources(source, options)
@@ -263,7 +281,7 @@ def _read_rows(
     tables: list[tuple[Source, dict[str, str]]] = []
     names: dict[str, str] = {}
     for table in sources:
-        roles = find_roles(table, named, needed)
+        roles = find_roles(table, named, needed, usual)
         if not uses_kinds:
             roles.pop("event", None)
         if time is False:
