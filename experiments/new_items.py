@@ -79,7 +79,7 @@ def of_new(scores: Numbers, asked: Questions) -> Numbers:
 
 def scores_of(model: MRF, asked: Questions) -> Numbers:
     """Return the scores of the items that each user has not been shown; −∞ for the others."""
-    scores = model.score(asked.shown).astype(np.float64)
+    scores = model.scores(asked.shown).astype(np.float64)
     scores[asked.shown.nonzero()] = -np.inf
     return scores
 

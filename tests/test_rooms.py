@@ -52,6 +52,7 @@ HOME_OF = {
     "httpx": {"service/client.py"},
     "prometheus_client": {"service/metrics.py"},
     "matplotlib": {"figures.py"} | rooms("evaluation", "protocol study") | {"models/recommender.py"},
+    "sklearn": {"models/parameters.py"},  # which calls this itself
     "rapidfuzz": {"data/search.py"},
     "IPython": {"bars.py"},  # where it runs in a notebook, which has it
     "rich": {"bars.py", "shown.py", "cli/show.py"},

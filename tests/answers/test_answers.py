@@ -152,8 +152,10 @@ def test_only_items_that_speak_for_a_recommendation_are_its_reasons() -> None:
     relearn(model, weights=Rows.of(sp.csr_array(B)))
     (row,) = model.answer(history=[0, 1, 2], k=1, explain=3).rows
     assert (row["item"], row["because"]) == (3, "2 +0.75, 0 +0.50")
-    assert because_text(-0.004, [("2", 0.75), ("0", 0.004)]) == "2 +0.75"
-    assert because_text(0.0, [("2", 0.002), ("0", 0.001)]) == "2 +0.00, 0 +0.00"  # nothing else to say
+    assert because_text(-0.004, [("2", 0.75, ["7"]), ("0", 0.004, [])]) == "2 +0.75 (through: 7)"
+    assert (
+        because_text(0.0, [("2", 0.002, []), ("0", 0.001, [])]) == "2 +0.00, 0 +0.00"
+    )  # nothing else to say
 
 
 @pytest.mark.parametrize("threshold", [None, 0.3])
@@ -172,7 +174,7 @@ def test_with_an_offset_all_scores_are_means_on_one_scale(threshold: float | Non
             assert sum(model.explain(item, history=history)["contribution"]) == pytest.approx(score)
     # What is measured is what is served.
     nobody = sp.csr_array((1, 30))
-    np.testing.assert_allclose(model.score(nobody)[0], mean, rtol=1e-12)
+    np.testing.assert_allclose(model.scores(nobody)[0], mean, rtol=1e-12)
     items = model.top_k(nobody, 5, ties="popularity")[0]
     assert items[0].tolist() == model.recommend(history=[], k=5)["item"].to_list()
 
@@ -257,7 +259,7 @@ def test_eight_threads_get_the_answers_of_one(kind: tuple[str, dict[str, Any]], 
             lambda: model.search("title 1", k=3),
             lambda: model.explain(names[1], user=101),
             lambda: model.recommend(history=names[:20] + names[21:], k=1),
-            lambda: pl.DataFrame(model.score(sp.eye_array(30, format="csr"))),
+            lambda: pl.DataFrame(model.scores(sp.eye_array(30, format="csr"))),
         ]
 
     wanted = [ask() for ask in questions(load(tmp_path / "m.mrf"))]
@@ -294,7 +296,7 @@ def test_scikit_learn_clones_a_model() -> None:
         copy = base.clone(model)
         assert type(copy) is type(model)
         assert copy.get_params() == model.get_params(deep=False) == model.get_params()
-    assert not hasattr(base.clone(MRF.paper().fit(shop())), "fitted_parameters_")
+    assert base.clone(MRF.paper().fit(shop()))._fitted is None
 
 
 def test_parameters_are_set_under_the_rules_of_the_constructor() -> None:
@@ -341,7 +343,8 @@ def test_history_is_what_a_user_has_in_the_order_of_the_times(kept: str, tmp_pat
     assert history["time"].dt.epoch("s").to_list() == [10, 20]
     assert model.history(["b", "a", "b"])["user"].to_list() == ["b", "a", "a", "b"]
     model.frames = "pandas"
-    assert [str(kind) for kind in model.history("a").dtypes[["item", "time"]]] == ["Int64", "datetime64[us]"]
+    table: Any = model.history("a")
+    assert [str(kind) for kind in table.dtypes[["item", "time"]]] == ["Int64", "datetime64[us]"]
 
 
 def test_history_of_a_matrix_is_in_the_order_of_the_items() -> None:

@@ -279,7 +279,7 @@ def test_explanations_of_lists_and_times_add_up_to_the_scores(timed: Path) -> No
 
 def test_people_whose_times_are_known_are_asked_now(timed: Path) -> None:
     """Years after the last event, recency no longer counts."""
-    asked = {"k": 7, "exclude_seen": False}
+    asked: dict[str, Any] = {"k": 7, "exclude_seen": False}
     model = mrfrec.load(timed)
     dated = [{"item": item, "time": "2020-01-01"} for item in ("milk", "tea")]
     with asking(timed) as client:

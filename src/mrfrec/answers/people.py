@@ -247,15 +247,15 @@ def read_histories(fitted: FittedState, source: object, **columns: Any) -> "Inte
 
     A table without values is read without `min_value`.
     """
-    from mrfrec.io.tables import read_interactions
+    from mrfrec.io.tables import read_more_interactions
 
     rules = {name: x for name, x in fitted.rules.items() if name not in LIMITS}
     try:
-        return read_interactions(source, **columns, **rules)
+        return read_more_interactions(source, fitted.columns, **columns, **rules)
     except ParameterError as error:
         if error.name != "min_value":
             raise
-    return read_interactions(source, **columns, **{**rules, "min_value": None})
+    return read_more_interactions(source, fitted.columns, **columns, **{**rules, "min_value": None})
 
 
 def _people_of_table(table: Any, fitted: FittedState) -> People:

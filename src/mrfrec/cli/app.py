@@ -76,9 +76,13 @@ def info(
     facts = describe(model)
     if "features" in facts:
         opened = load(model)
-        assert opened.features_ is not None
+        assert opened.catalogue.features is not None
         new = int((opened.popularity_ == 0).sum())
-        facts["features"] = {"count": len(opened.features_.names), "new_items": new, **facts["features"]}
+        facts["features"] = {
+            "count": len(opened.catalogue.features.names),
+            "new_items": new,
+            **facts["features"],
+        }
     if "table" in facts:
         facts["table"] = {each["name"]: each["kind"] for each in facts["table"]}
     show_facts(facts, str(model), form)

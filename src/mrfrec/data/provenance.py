@@ -86,16 +86,15 @@ class Origin:
         sums: npt.NDArray[np.float64] | None,
         times: npt.NDArray[np.int64] | None,
     ) -> "Origin":
-        """Read what `facts` wrote; raise a TypeError, LookupError or AttributeError otherwise."""
+        """Read what `facts` wrote; raise a TypeError or LookupError if it is something else."""
         rules, grain, bound, batches = (facts[name] for name in ("rules", "grain", "bound", "batches"))
         kinds = facts["users"], facts["items"]
-        columns = facts.get("columns", {})
+        columns = {str(role): str(name) for role, name in facts.get("columns", {}).items()}
         if (
             not (grain is None or type(grain) is int)
             or type(bound) is not float
             or any(type(batch) is not str for batch in batches)
             or any(kind not in _KINDS for kind in kinds)
-            or any(type(name) is not str for name in columns.values())
         ):
             raise TypeError("origin")
         return cls(rules, *kinds, Sums(sums, grain, bound), times, batches=tuple(batches), columns=columns)
@@ -104,8 +103,7 @@ class Origin:
         """Return what a file keeps beside the exact sums and the times, as JSON can hold it."""
         sums = self.sums
         kept = {"rules": self.rules, "users": self.users, "items": self.items, "batches": list(self.batches)}
-        kept |= {"columns": dict(self.columns)} if self.columns else {}
-        return {**kept, "grain": sums.grain, "bound": float(sums.bound)}
+        return {**kept, "columns": dict(self.columns), "grain": sums.grain, "bound": float(sums.bound)}
 
     @property
     def is_binary(self) -> bool:

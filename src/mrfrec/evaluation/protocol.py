@@ -308,7 +308,7 @@ def evaluate_fitted(
         recommended=np.bincount(ranked[ranked >= 0], minlength=m),
         popularity=model.popularity_,
         facts={
-            **model.data_size_._asdict(), "kind": type(model).__name__, "test_users": len(questions),
+            **model.fitted_.size._asdict(), "kind": type(model).__name__, "test_users": len(questions),
             "places": ranked.shape[1], "ties": ties,
             "plan": None if plan is None else str(plan.without_memory()),
             "values": dict(model.fitted_.learned.values),  # the numbers that "auto" stood for

@@ -53,7 +53,7 @@ def save(
         mode = _private_mode(path)
     arrays, state = fitted.learned.stored()
     arrays |= catalogue_arrays(catalogue)
-    facts: dict[str, Any] = {"origin": {"rules": fitted.rules}}
+    facts: dict[str, Any] = {"origin": {"rules": fitted.rules, "columns": dict(fitted.columns)}}
     if include_histories:
         arrays |= training_arrays(fitted.training_for("include_histories=True"))
         facts["origin"] = fitted.origin_for("include_histories=True").facts()
@@ -125,7 +125,8 @@ def read_fitted(
         raise KeyError(*(wrong or ["items"]))
     learned = restore(arrays, facts["state"], len(items))
     rules = facts["origin"]["rules"]
-    if type(rules) is not dict or rules.keys() - {*RULES}:
+    columns = facts["origin"].get("columns", {})
+    if type(rules) is not dict or rules.keys() - {*RULES} or type(columns) is not dict:
         raise KeyError("origin")
     titles = None
     if "titles.data" in arrays:
@@ -147,6 +148,7 @@ def read_fitted(
         size=DataSize(*(data[name] for name in DataSize._fields)),
         usual_value=mean_value,
         rules=rules,
+        columns={str(role): str(name) for role, name in columns.items()},
         source=source,
         stored_fingerprint=data["fingerprint"],
         notes=dict(facts.get("notes", {})),
@@ -276,7 +278,7 @@ def read_training(arrays: Mapping[str, Stored], m: int, origin: Any) -> Training
     )
     try:
         return Training(users, histories, None, Origin.of_facts(origin, sums, times))
-    except (AttributeError, TypeError, LookupError):
+    except (TypeError, LookupError):
         raise arrays["histories.ptr"].damaged("comes from an unknown origin") from None
 
 
@@ -318,14 +320,14 @@ def read_texts(arrays: Mapping[str, Stored], name: str) -> Texts:
     return Texts(data, ptr)
 
 
-def stored_rows(arrays: Mapping[str, Stored], name: str, width: int) -> Rows:
-    """Return rows that are checked when they are first read."""
-    items, values = arrays[f"{name}.items"].bound(width), arrays.get(f"{name}.values")
+def stored_rows(arrays: Mapping[str, Stored], name: str, width: int, of: str = "values") -> Rows:
+    """Return rows that are checked when they are first read; their values are the array `of` this name."""
+    items, values = arrays[f"{name}.items"].bound(width), arrays.get(f"{name}.{of}")
     if items.array.ndim != 1:
         raise items.damaged()
     ptr = _starts(arrays[f"{name}.ptr"], len(items.array))
     if values is not None:
-        shaped(arrays, f"{name}.values", len(items.array))
+        shaped(arrays, f"{name}.{of}", len(items.array))
 
     def check(start: int, stop: int) -> None:
         items.check(start, stop)

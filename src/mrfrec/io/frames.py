@@ -27,12 +27,15 @@ from mrfrec.io.staging import Staging, check_table, open_staging, parse_table
 FILE_FORMATS = (".parquet", ".csv", ".jsonl")
 
 Batches = Iterable[Mapping[str, Any]]
+Frame = pl.DataFrame | Any
+"""A table of answers: of polars, unless asked for or fitted on another library; see `Recommender.frames`."""
 
 _POLL_SECONDS = 0.05  # between checks whether the other thread has ended
 
 _TYPES = {
     "title": pl.String, "score": pl.Float32, "rank": pl.Int32, "source": pl.String, "because": pl.String,
     "both": pl.String, "value": pl.Float64, "weight": pl.Float64, "contribution": pl.Float64,
+    "carried": pl.Float64, "through": pl.String,
     "users": pl.Int64, "time": pl.Datetime("us"),
 }  # fmt: skip
 _KINDS: dict[str, Any] = {
@@ -41,7 +44,7 @@ _KINDS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def frame(columns: Batches, names: Iterable[str], kinds: Mapping[str, str], library: Any) -> Any:
+def frame(columns: Batches, names: Iterable[str], kinds: Mapping[str, str], library: Any) -> Frame:
     """Put batches of columns into one data frame of the library (polars if None).
 
     `kinds` are the types of columns that differ from model to model.

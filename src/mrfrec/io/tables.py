@@ -4,6 +4,7 @@ Rows stream through in batches, so that reading takes a few times the memory of 
 of the file.
 """
 
+import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -142,11 +143,27 @@ def read_interactions(
         True draws a bar on stderr. A function is called as `progress("reading", rows, total)`. The total of
         text is an estimate. It is 0 until the end where it is not known: for compressed text and databases.
     """
-    parameters = dict(locals())
+    return _interactions(dict(locals()), {})
+
+
+def read_more_interactions(source: object, usual: Mapping[str, str], **parameters: Any) -> Interactions:
+    """Read a table as `read_interactions` does, by the columns of an earlier one where it has these.
+
+    `usual` are the names of those columns by role; `parameters` may name others.
+    """
+    bound = inspect.signature(read_interactions).bind(source, **parameters)
+    bound.apply_defaults()
+    return _interactions(bound.arguments, usual)
+
+
+def _interactions(parameters: Mapping[str, Any], usual: Mapping[str, str]) -> Interactions:
+    """Read a table by the parameters of `read_interactions`."""
+    item, title, items = (parameters[name] for name in ("item", "title", "items"))
     options = check_reading(parameters)
     named = {role: parameters[role] for role in _COLUMNS} | {"title": title if items is None else None}
-    rows, library, names = _read_rows(source, named, items, options, progress)
-    matrix, sums, times = rows.to_matrix(duplicates)
+    source, progress = parameters["source"], parameters["progress"]
+    rows, library, names = _read_rows(source, named, items, options, progress, usual)
+    matrix, sums, times = rows.to_matrix(options.duplicates)
     limits = {name: int(limit) for name, limit in options.limits().items() if limit}
     rules = {**options.rules(), **limits}  # with limits that nobody exceeds yet, since later events may
     origin = Origin(rules, rows.users.kind, rows.items.kind, sums, times, columns=names)
@@ -181,31 +198,31 @@ def read_events(
     title: str | None = None,
     *,
     items: object = None,
+    min_value: float | None = None,
+    binary: bool = True,
     event: str | None = None,
+    event_weights: Mapping[str, float] | None = None,
+    now: Moment | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
+    window: Duration | None = None,
+    duplicates: Duplicates = "sum",
+    on_bad: OnBad = "refuse",
+    separator: str | None = None,
+    columns: Sequence[str] | None = None,
+    input_format: Format | None = None,
+    query: str | None = None,
     progress: "Progress | bool | None" = None,
-    **options: Any,
 ) -> Events:
     """Read a table with a row for each time a user used an item, and keep the order of the rows.
 
     Rows are read and counted as by `read_interactions`, with the same parameters except `max_history`,
     `min_users` and `min_items`, for which there is `Events.filtered`. A pair with several rows has the place
     and the time of the first row that `min_value` keeps; the others are counted in `Events.repeated`.
-
-    Parameters
-    ----------
-    time
-        As for `read_interactions`.
-    options
-        Further parameters of `read_interactions`.
     """
-    reading_options = ReadingOptions(**options)
-    _check_time(time, reading_options)
-    for name, limit in reading_options.limits().items():
-        if limit:
-            raise ParameterError(name, "left out for events", limit, "Use Events.filtered.")
-    named: dict[str, Any] = {"user": user, "item": item, "value": value, "event": event, "time": time}
-    named["title"] = title if items is None else None
-    _refuse_unused({"value": value, "event": event}, reading_options)
+    parameters = dict(locals())
+    reading_options = check_reading(parameters)
+    named = {role: parameters[role] for role in _COLUMNS} | {"title": title if items is None else None}
     rows, library, _ = _read_rows(source, named, items, reading_options, progress)
     events = rows.to_events(reading_options.duplicates)
     titles = events.titles
@@ -249,6 +266,7 @@ def _read_rows(
     items: object,
     options: ReadingOptions,
     progress: "Progress | bool | None",
+    usual: Mapping[str, str] | None = None,
 ) -> tuple[RowReader, str | None, dict[str, str]]:
     """Read the rows of all tables; return them, and the data frame library and columns of the first table."""
     sources = open_sources(source, options)
@@ -263,7 +281,7 @@ def _read_rows(
     tables: list[tuple[Source, dict[str, str]]] = []
     names: dict[str, str] = {}
     for table in sources:
-        roles = find_roles(table, named, needed)
+        roles = find_roles(table, named, needed, usual)
         if not uses_kinds:
             roles.pop("event", None)
         if time is False:
