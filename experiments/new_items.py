@@ -27,8 +27,8 @@ from mrfrec import MRF, datasets, read_item_features
 from mrfrec.core.metrics import expected_gains, ideal_gains
 from mrfrec.data.features import ItemFeatures
 from mrfrec.evaluation import Questions, Split, paired, read_events, strong_generalisation
-from mrfrec.evaluation.figures import figure_axes
 from mrfrec.evaluation.metrics import mean_of
+from mrfrec.figures import figure_axes
 from mrfrec.models.compiling import warm_up
 from mrfrec.models.mrf import carrying, measuring
 from mrfrec.models.parameters import unfitted
@@ -79,7 +79,7 @@ def of_new(scores: Numbers, asked: Questions) -> Numbers:
 
 def scores_of(model: MRF, asked: Questions) -> Numbers:
     """Return the scores of the items that each user has not been shown; −∞ for the others."""
-    scores = model.score(asked.shown).astype(np.float64)
+    scores = model.scores(asked.shown).astype(np.float64)
     scores[asked.shown.nonzero()] = -np.inf
     return scores
 

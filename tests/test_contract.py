@@ -105,9 +105,9 @@ def test_one_user_many_users_and_all_agree(model: Recommender, data: Interaction
         assert one.equals(everybody.filter(pl.col("user") == user))
         assert one.equals(several.filter(pl.col("user") == user).head(4))
     scoring: Any = model
-    scores = scoring.score(data.matrix)
+    scores = scoring.scores(data.matrix)
     for u in (7, 2, 3):
-        np.testing.assert_array_equal(scoring.score(data.matrix[[u]])[0], scores[u])
+        np.testing.assert_array_equal(scoring.scores(data.matrix[[u]])[0], scores[u])
 
 
 def test_histories_need_no_training(model: Recommender, data: Interactions) -> None:
@@ -233,7 +233,7 @@ def test_changed_parameters_wait_for_the_next_fit(
         if name == "dtype":
             new = "float64" if value == "float32" else "float32"
         setattr(changed, name, "sigmoid" if name == "activation" else new)
-    assert changed.fitted_parameters_ == model.parameters
+    assert changed.fitted_.parameters == model.parameters
     for history in ([], list(data.items[:3])):
         for exclude in (None, list(data.items[4:6])):
             asked: dict[str, Any] = {"history": history, "exclude": exclude, "k": 4}

@@ -119,7 +119,7 @@ def test_top_k_is_the_sorted_head_of_the_scores(X: Matrix, k: int, sparse: bool,
     model = fit(X, **({"threshold": 0.1} if sparse else {}))
     history = sp.csr_array(X)
     items, scores = model.top_k(history, k, exclude_seen=exclude)
-    every = model.score(history)
+    every = model.scores(history)
     expected = naive.top_k(every, X if exclude else np.zeros_like(X), k)
     np.testing.assert_array_equal(items, expected)
     for row in range(len(X)):

@@ -100,7 +100,7 @@ def _arrays(name: str, model: mrfrec.Recommender, data: sp.csr_array) -> Iterato
             yield f"{name} ptr", B.indptr
             yield f"{name} items", B.indices
             yield f"{name} values", B.data
-    yield f"{name} scores", model.score(data[:20])
+    yield f"{name} scores", model.scores(data[:20])
 
 
 if __name__ == "__main__":

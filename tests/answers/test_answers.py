@@ -174,7 +174,7 @@ def test_with_an_offset_all_scores_are_means_on_one_scale(threshold: float | Non
             assert sum(model.explain(item, history=history)["contribution"]) == pytest.approx(score)
     # What is measured is what is served.
     nobody = sp.csr_array((1, 30))
-    np.testing.assert_allclose(model.score(nobody)[0], mean, rtol=1e-12)
+    np.testing.assert_allclose(model.scores(nobody)[0], mean, rtol=1e-12)
     items = model.top_k(nobody, 5, ties="popularity")[0]
     assert items[0].tolist() == model.recommend(history=[], k=5)["item"].to_list()
 
@@ -259,7 +259,7 @@ def test_eight_threads_get_the_answers_of_one(kind: tuple[str, dict[str, Any]], 
             lambda: model.search("title 1", k=3),
             lambda: model.explain(names[1], user=101),
             lambda: model.recommend(history=names[:20] + names[21:], k=1),
-            lambda: pl.DataFrame(model.score(sp.eye_array(30, format="csr"))),
+            lambda: pl.DataFrame(model.scores(sp.eye_array(30, format="csr"))),
         ]
 
     wanted = [ask() for ask in questions(load(tmp_path / "m.mrf"))]
@@ -296,7 +296,7 @@ def test_scikit_learn_clones_a_model() -> None:
         copy = base.clone(model)
         assert type(copy) is type(model)
         assert copy.get_params() == model.get_params(deep=False) == model.get_params()
-    assert not hasattr(base.clone(MRF.paper().fit(shop())), "fitted_parameters_")
+    assert base.clone(MRF.paper().fit(shop()))._fitted is None
 
 
 def test_parameters_are_set_under_the_rules_of_the_constructor() -> None:
@@ -322,3 +322,46 @@ def test_histories_that_were_read_by_other_rules_are_refused() -> None:
         plain.recommend(history=read_interactions(rows, value="qty", binary=False), k=1)
     alike = read_interactions(rows.rename({"user": "who"}), user="who", value="qty", **rated.reading_)
     assert len(rated.recommend(history=alike, k=1)) == 2
+
+
+# ── what a user has ───────────────────────────────────────────────────────────────────────────────
+
+BOUGHT = {"user": ["b", "a", "a"], "item": [1, 1, 3], "rating": [5.0, 1.0, 2.0], "time": [30, 20, 10]}
+
+
+@pytest.mark.parametrize("kept", ["in memory", "in a file"])
+def test_history_is_what_a_user_has_in_the_order_of_the_times(kept: str, tmp_path: Path) -> None:
+    data = read_interactions(pl.DataFrame(BOUGHT), binary=False)
+    model = build("ItemKNN", {}).fit(data)
+    if kept == "in a file":
+        model.save(tmp_path / "m.mrf", include_histories=True)
+        model = load(tmp_path / "m.mrf")
+    history = model.history("a")
+    assert history.columns == ["user", "item", "title", "value", "time"]
+    assert history["item"].to_list() == [3, 1]
+    assert history["value"].to_list() == [2.0, 1.0]
+    assert history["time"].dt.epoch("s").to_list() == [10, 20]
+    assert model.history(["b", "a", "b"])["user"].to_list() == ["b", "a", "a", "b"]
+    model.frames = "pandas"
+    table: Any = model.history("a")
+    assert [str(kind) for kind in table.dtypes[["item", "time"]]] == ["Int64", "datetime64[us]"]
+
+
+def test_history_of_a_matrix_is_in_the_order_of_the_items() -> None:
+    matrix = sp.csr_array([[1, 0, 1], [0, 1, 1]])
+    model = build("ItemKNN", {}).fit(Interactions(matrix, ["u", "v"], [9, 5, 7]))
+    assert model.history("u").to_dict(as_series=False) == {
+        "user": ["u", "u"], "item": [9, 7], "title": [None, None],
+    }  # fmt: skip
+    assert len(model.history([])) == 0
+
+
+def test_history_of_nobody_known_and_of_a_model_without_histories_is_refused(tmp_path: Path) -> None:
+    model = build("ItemKNN", {}).fit(Interactions(sp.csr_array([[1, 0, 1], [0, 1, 1]]), ["u", "v"]))
+    with pytest.raises(ParameterError, match=r"users must be training users.*got 'w'. Give recommend the"):
+        model.history(["u", "w"])
+    with pytest.raises(DataError, match="user ids are strings here; got 5"):
+        model.history(5)
+    model.save(tmp_path / "m.mrf")
+    with pytest.raises(DataError, match=r"history needs the training users' histories.*include_histories"):
+        load(tmp_path / "m.mrf").history("u")

@@ -70,7 +70,7 @@ def groups_of(model: Any, column: str) -> list[set[int]]:
 def expected(model: Any, question: dict[str, Any], k: int) -> list[list[str]]:
     """The lists of all users, chosen one by one."""
     histories = model.fitted_.training.histories.matrix()
-    scores = model.score(histories)
+    scores = model.scores(histories)
     columns = model.catalogue.table.columns
     boost = question.get("boost") or {}
     numbers = {}

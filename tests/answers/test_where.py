@@ -333,7 +333,7 @@ def test_the_shell_the_service_and_its_client_filter_alike(
     table_of(rows).with_columns(price=pl.lit(1000.0)).drop("tags").write_csv(tmp_path / "new.csv")
     command("items", path, tmp_path / "new.csv")
     changed = mrfrec.load(path)
-    assert changed.has_histories
+    assert changed.fitted_.has_histories
     assert changed.notes_ == {"by": "test"}
     assert changed.catalogue.table is not None
     assert [*changed.catalogue.table.kinds] == [name for name in KINDS if name != "tags"]

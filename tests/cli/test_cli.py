@@ -558,7 +558,7 @@ def test_the_rules_of_a_shop_are_options(shop: Path, tmp_path: Path) -> None:
         ],
         ["explain", "shop.mrf", "--history", "i01", "--item", "i05", "--boost", "add=margin"],
     )
-    rules = {"at_most": {"brand": 2}, "boost": {"add": "margin"}, "variety": 0.4}
+    rules: dict[str, Any] = {"at_most": {"brand": 2}, "boost": {"add": "margin"}, "variety": 0.4}
     wanted = model.answer(history=["i01"], k=5, **rules).rows
     assert [row["item"] for row in found.rows] == [row["item"] for row in wanted]
     parts = model.explain("i05", history=["i01"], boost={"add": "margin"})

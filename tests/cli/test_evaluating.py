@@ -247,7 +247,7 @@ def test_weights_of_events_are_the_same_in_fit_evaluate_and_tune(run: Any, folde
     weights = {"view": 0.2, "buy": 1}
     named: dict[str, Any] = {"event_weights": weights, "window": "300d", "since": "1970-01-03"}
     run(f"fit {typed} -o actions.mrf")
-    assert load("actions.mrf").fingerprint_ == read_interactions("actions.csv", **named).fingerprint
+    assert load("actions.mrf").fitted_.fingerprint == read_interactions("actions.csv", **named).fingerprint
     split = strong_generalisation(read_events("actions.csv", **named), 15, min_items=0)
     shared = f"{typed} --min-items 0 --heldout 15 --format json"
     page = json.loads(run(f"evaluate {shared} --metrics ndcg@10"))

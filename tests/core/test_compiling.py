@@ -206,7 +206,7 @@ def test_fits_and_rankings_compile_nothing_after_compiling_ahead() -> None:
             FsSLIM(neighbors=5),
         ):
             model.fit(X)
-            model.score(X)
+            model.scores(X)
             model.top_k(X, 3)
             model.recommend(k=3)
             model.prepare_answers()

@@ -47,7 +47,7 @@ def test_mean_constraint_holds_and_makes_offset_and_plain_scores_agree() -> None
     np.testing.assert_allclose(plain.mean_ @ plain.weights_, plain.mean_, atol=1e-10)
     with_offset = fit(X, l2=2.0, mean_constraint=True, offset=True)
     history = sp.csr_array(X[4:14])  # a stranger, who has nothing, gets the means instead
-    np.testing.assert_allclose(plain.score(history), with_offset.score(history), atol=1e-10)
+    np.testing.assert_allclose(plain.scores(history), with_offset.scores(history), atol=1e-10)
 
 
 def test_mean_constraint_does_not_depend_on_centering() -> None:

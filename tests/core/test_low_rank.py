@@ -128,7 +128,7 @@ def test_scores_are_those_of_the_formula(parameters: dict[str, Any]) -> None:
         assert model.rank_weight_ == pytest.approx(weight)
         scores = scores + weight * (X @ L)
     expected = scores * naive.novelty_factors(X.sum(axis=0), parameters["novelty"])
-    np.testing.assert_allclose(model.score(sp.csr_array(X)), expected, atol=1e-9)
+    np.testing.assert_allclose(model.scores(sp.csr_array(X)), expected, atol=1e-9)
 
 
 def demo(**parameters: Any) -> Any:
@@ -250,7 +250,7 @@ def test_reasons_add_up_to_the_score(novelty: float | None, parameters: dict[str
 def test_an_item_does_not_recommend_itself() -> None:
     model = demo(sparsity=None, dtype="float64")
     assert model.explain(100, history=[100])["contribution"].to_list()[0] == 0.0
-    scores = model.score(sp.csr_array(np.eye(60)))
+    scores = model.scores(sp.csr_array(np.eye(60)))
     np.testing.assert_allclose(np.diag(scores), model.fitted_.learned.base_scores, atol=1e-9)
 
 
@@ -314,7 +314,7 @@ def test_defaults_do_not_depend_on_the_unit_of_values(parameters: dict[str, Any]
     X = random_matrix(9, users=70, items=25)
     one, thousand = (MRF(dtype="float64", **parameters).fit(sp.csr_array(f * X)) for f in (1.0, 1000.0))
     np.testing.assert_allclose(
-        thousand.score(sp.csr_array(1000 * X)), 1000 * one.score(sp.csr_array(X)), rtol=1e-7
+        thousand.scores(sp.csr_array(1000 * X)), 1000 * one.scores(sp.csr_array(X)), rtol=1e-7
     )
 
 
@@ -322,6 +322,6 @@ def test_the_papers_model_has_a_name() -> None:
     X = sp.csr_array(random_matrix(10))
     paper = MRF.paper(dtype="float64").fit(X)
     np.testing.assert_allclose(paper.weights_, naive.dense(X.toarray(), 6.0, 0.75), atol=1e-12)
-    np.testing.assert_allclose(paper.score(X), X @ paper.weights_, atol=1e-12)
+    np.testing.assert_allclose(paper.scores(X), X @ paper.weights_, atol=1e-12)
     assert MRF.paper(l2=1.0).l2 == 1.0
     assert (EASE().novelty, EASE().rank, EASE().offset) == (0.0, 0, False)

@@ -228,3 +228,40 @@ def test_rows_are_combined_in_little_memory(monkeypatch: pytest.MonkeyPatch) -> 
     assert times is not None
     kept = sum(x.nbytes for x in (matrix.data, matrix.indices, matrix.indptr, sums.values, times))
     assert peak < 1.4 * kept  # sorting all rows at once takes three times as much
+
+
+# ── as a data frame ───────────────────────────────────────────────────────────────────────────────
+
+TIMED = pl.DataFrame(
+    {"who": ["b", "a", "a"], "movieId": [1, 3, 1], "rating": [5.0, 1.0, 2.0], "ts": [30, 20, 10]}
+)
+
+
+def test_frame_of_a_matrix_has_its_ids_values_and_titles() -> None:
+    frame = Interactions(MATRIX, ["u", "v"], ["a", "b", "c"], {"c": "Sea"}).to_frame()
+    assert frame.to_dict(as_series=False) == {
+        "user": ["u", "u", "v"], "item": ["a", "c", "c"], "value": [1.0, 2.0, 3.0],
+        "title": [None, "Sea", "Sea"],
+    }  # fmt: skip
+
+
+def test_frame_has_the_names_of_the_table_and_reads_back_as_the_same_data() -> None:
+    data = read_interactions(TIMED, user="who", binary=False)
+    frame = data.to_frame()
+    assert frame.columns == ["who", "movieId", "rating", "ts"]
+    assert frame["who"].to_list() == ["a", "a", "b"]
+    again = read_interactions(frame, user="who", binary=False)
+    assert again.fingerprint == data.fingerprint
+    assert data.filtered(min_items=2).to_frame().columns == frame.columns
+
+
+def test_frame_names_columns_plainly_where_the_names_of_the_table_would_be_the_same_twice() -> None:
+    table = pl.DataFrame({"title": ["ann"], "item": ["tea"]})
+    titles = pl.DataFrame({"item": ["tea"], "title": ["Tea"]})
+    frame = read_interactions(table, user="title", items=titles).to_frame()
+    assert frame.to_dict(as_series=False) == {"user": ["ann"], "item": ["tea"], "title": ["Tea"]}
+
+
+def test_frame_of_no_pairs_has_columns() -> None:
+    frame = Interactions(sp.csr_array((0, 2)), [], ["a", "b"]).to_frame()
+    assert (frame.columns, len(frame)) == (["user", "item"], 0)

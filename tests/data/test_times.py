@@ -46,7 +46,7 @@ def test_times_of_a_matrix_have_one_meaning_in_every_form(times: Any) -> None:
     data = Interactions(MATRIX, times=times)
     assert data.times is not None
     assert data.times.tolist() == (SECONDS * 1_000_000).tolist()
-    assert Popularity().fit(MATRIX, times=times).fingerprint_ == data.fingerprint
+    assert Popularity().fit(MATRIX, times=times).fitted_.fingerprint == data.fingerprint
     assert data.fingerprint != Interactions(MATRIX).fingerprint
 
 

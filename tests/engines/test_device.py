@@ -104,8 +104,8 @@ def test_a_device_gives_the_model_of_the_cpu(
     a, b = (np.asarray(m.weights_.todense() if m.is_sparse else m.weights_) for m in (found, expected))
     assert np.abs(a - b).max() < (10 if new else 1) * error * np.abs(b).max()
     assert b[:, [7, 30]].any() or not new
-    scores = expected.score(data.matrix)
-    assert np.abs(found.score(data.matrix) - scores).max() < 10 * error * np.abs(scores).max()
+    scores = expected.scores(data.matrix)
+    assert np.abs(found.scores(data.matrix) - scores).max() < 10 * error * np.abs(scores).max()
     assert (found.threshold_, found.n_blocks_) == (expected.threshold_, expected.n_blocks_)
     assert found.timings_.keys() == expected.timings_.keys()
     if found.pattern_ is not None and expected.pattern_ is not None:

@@ -254,7 +254,7 @@ def sets_of(matrix: sp.csr_array) -> list[set[int]]:
 def case_of(model: MRF, split: Split, k: int, *, ties: str = "popularity") -> Case:
     """Rank naively, from the scores of all items."""
     shown = sets_of(split.test.shown)
-    scores = model.score(split.test.shown).tolist()
+    scores = model.scores(split.test.shown).tolist()
     popularity = [len(users) for users in sets_of(split.training.matrix.T.tocsr())]
     users_of = popularity if ties == "popularity" else None
     ranked = [naive.ranking(row, seen, k, users_of) for row, seen in zip(scores, shown, strict=True)]

@@ -79,6 +79,6 @@ def test_models_are_told_the_times_of_what_is_shown_and_of_the_question(
 def test_models_that_do_not_know_of_time_ignore_it(split: Split) -> None:
     model = ItemKNN().fit(split.training)
     X, known = split.test.shown[:9], split.test.times_of(slice(0, 9))
-    assert np.array_equal(model.score(X), model.score(X, **known))
+    assert np.array_equal(model.scores(X), model.scores(X, **known))
     for one, other in zip(model.top_k(X, 5), model.top_k(X, 5, **known), strict=True):
         assert np.array_equal(one, other)

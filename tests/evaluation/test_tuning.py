@@ -116,7 +116,7 @@ def test_novelty_and_the_weight_of_the_low_rank_part_need_no_fit(
     for one, more in zip(expected, settings, strict=True):
         model = MRF(sparsity=sparsity, **more).fit(data, reuse=reuse)
         assert (model.weights_ != one.weights_).sum() == 0
-        assert np.array_equal(model.score(data.matrix), one.score(data.matrix))
+        assert np.array_equal(model.scores(data.matrix), one.scores(data.matrix))
     with pytest.raises(AssertionError, match="done again"):
         MRF(sparsity=sparsity, l2=2.0).fit(data, reuse=reuse)
 

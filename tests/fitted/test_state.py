@@ -41,9 +41,9 @@ def answers(model: Recommender) -> list[Any]:
     everyone = model.recommend(k=4, exclude_seen=False)
     return [
         everyone.rows(), model.recommend(history=ITEMS[:3], k=5, explain=2).rows(),
-        model.score(sp.csr_array(np.eye(len(model.items_)))).tobytes(),
+        model.scores(sp.csr_array(np.eye(len(model.items_)))).tobytes(),
         repr(model), model.reading_, list(model.users_ or ()), list(model.items_), model.measured_,
-        model.fingerprint_, model.file_hash_, set(model.timings_),
+        model.fitted_.fingerprint, model.fitted_.file_hash, set(model.timings_),
     ]  # fmt: skip
 
 

@@ -433,7 +433,7 @@ def test_commands_read_from_a_database_and_keep_the_password_to_themselves(
     mrfrec("fit", url, "--query", query.format("<"), "-o", model, "--histories", *common)
     mrfrec("update", model, url, "--query", query.format(">="))
     everything = read_interactions(postgres, query="select user_id, item_id from events")
-    assert load(model).data_size_.pairs == len(everything)
+    assert load(model).fitted_.size.pairs == len(everything)
     measured = (url, "--query", "select * from events", "--heldout", 5)
     mrfrec("evaluate", *measured, *common, "-o", report)
     assert redacted(url) in report.read_text()

@@ -103,7 +103,7 @@ def test_pandas_has_whole_numbers_that_may_be_missing() -> None:
     assert table["item"].dtype == pd.Int64Dtype()
     assert table["item"].isna().tolist() == [False] * (len(table) - 1) + [True]
     assert table["title"].dtype == pd.Series([""]).dtype
-    again = model.recommend(history=table["item"].dropna(), k=1)
+    again: Any = model.recommend(history=table["item"].dropna(), k=1)
     assert again["item"].iloc[0] in IDS["integers"]
 
 

@@ -183,16 +183,16 @@ def test_links_and_relative_names_are_known_again(folder: Path, monkeypatch: pyt
 
 def test_the_hash_is_that_of_the_file_that_holds_the_model(folder: Path) -> None:
     model = mrfrec.load(folder / "m.mrf")
-    loaded = model.file_hash_
+    loaded = model.fitted_.file_hash
     assert loaded
-    assert model.update(MORE).file_hash_ == ""
+    assert model.update(MORE).fitted_.file_hash == ""
     model.save(folder / "m.mrf", include_histories=True)
-    assert model.file_hash_ == mrfrec.load(folder / "m.mrf").file_hash_ != loaded
-    assert model.forget("u7").file_hash_ == ""
+    assert model.fitted_.file_hash == mrfrec.load(folder / "m.mrf").fitted_.file_hash != loaded
+    assert model.forget("u7").fitted_.file_hash == ""
     fitted = Popularity().fit(folder / "events.csv")
-    assert fitted.file_hash_ == ""
+    assert fitted.fitted_.file_hash == ""
     fitted.save(folder / "new.mrf")
-    assert fitted.file_hash_ == mrfrec.load(folder / "new.mrf").file_hash_
+    assert fitted.fitted_.file_hash == mrfrec.load(folder / "new.mrf").fitted_.file_hash
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

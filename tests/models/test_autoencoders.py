@@ -171,7 +171,7 @@ def test_scores_are_the_outputs_of_the_network(kind: str, real: bool) -> None:
             networks.DeviceRows(rows_of(histories), r, "cpu").batches(np.arange(len(histories)), 999)
         )
         expected = networks._outputs(W, networks._hidden(W, r, batch)[0], torch.empty(histories.shape))
-        np.testing.assert_allclose(model.score(sp.csr_array(histories)), expected.numpy(), atol=1e-5)
+        np.testing.assert_allclose(model.scores(sp.csr_array(histories)), expected.numpy(), atol=1e-5)
 
 
 def test_validation_is_the_mean_ndcg() -> None:
@@ -209,7 +209,7 @@ def test_training_learns_what_popularity_does_not_know(kind: str) -> None:
         return float(np.take_along_axis(targets.toarray(), best, 1).mean())
 
     popular = hits(np.broadcast_to(X.sum(0), X[:100].shape))
-    assert hits(model.score(shown)) > 2.5 * popular
+    assert hits(model.scores(shown)) > 2.5 * popular
     assert model.history_[-1]["loss"] < model.history_[0]["loss"]
     assert set(model.timings_) == {"train", "total"}
 
@@ -225,7 +225,7 @@ def test_the_same_seed_gives_the_same_model_and_nothing_of_the_caller_changes(ki
     assert torch.equal(torch.get_rng_state(), state)
     assert str(np.random.get_state()) == legacy  # noqa: NPY002
     assert one.item_vectors_.tobytes() == two.item_vectors_.tobytes()
-    assert one.score(X).tobytes() == two.score(X).tobytes()
+    assert one.scores(X).tobytes() == two.scores(X).tobytes()
     assert one.history_ == two.history_
     assert np.abs(one.item_vectors_ - other.item_vectors_).max() > 0.01
     faster = made(kind, threads=2).fit(X)
@@ -290,9 +290,9 @@ def test_users_without_a_history_do_no_harm(kind: str) -> None:
     X = matrix()
     X[10:20] = 0
     model = made(kind, batch=1).fit(sp.csr_array(X))
-    assert np.isfinite(model.score(sp.csr_array(X))).all()
+    assert np.isfinite(model.scores(sp.csr_array(X))).all()
     nobody = sp.csr_array((3, 30))
-    assert model.score(nobody).shape == (3, 30)
+    assert model.scores(nobody).shape == (3, 30)
 
 
 def test_progress_goes_from_nothing_to_everything() -> None:
@@ -309,7 +309,7 @@ def test_progress_goes_from_nothing_to_everything() -> None:
 def test_a_fit_that_fails_leaves_the_model_as_it_was(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     X = sp.csr_array(matrix())
     model = made(kind).fit(X)
-    before = model.score(X), model.history_, model.timings_
+    before = model.scores(X), model.history_, model.timings_
     threads = torch.get_num_threads()
     model.learning_rate = 1e30
     with pytest.raises(NumericalError, match=r"training diverged.*smaller learning_rate"):
@@ -323,7 +323,7 @@ def test_a_fit_that_fails_leaves_the_model_as_it_was(kind: str, monkeypatch: pyt
         model.fit(sp.csr_array(matrix(5)))
     assert torch.get_num_threads() == threads
     assert (model.history_, model.timings_) == before[1:]
-    assert model.score(X).tobytes() == before[0].tobytes()
+    assert model.scores(X).tobytes() == before[0].tobytes()
 
 
 # ── files ─────────────────────────────────────────────────────────────────────────────────────────
@@ -381,7 +381,7 @@ def test_data_that_cannot_be_learned_from_is_refused(kind: str) -> None:
     alone = sp.eye_array(5, format="csr")
     with pytest.raises(DataError, match=r"0 of 5 have two items or more.*validation=0"):
         made(kind).fit(alone)
-    assert made(kind, validation=0).fit(alone).score(alone).shape == (5, 5)
+    assert made(kind, validation=0).fit(alone).scores(alone).shape == (5, 5)
     with pytest.raises(MemoryPlanError, match=r"\(training\).*smaller hidden or batch"):
         made(kind, memory_limit="20 KB").fit(sp.csr_array(X))
     if not torch.cuda.is_available():
@@ -400,7 +400,7 @@ def test_a_gpu_trains_as_a_cpu_does(kind: str) -> None:
     here, there = (made(kind, epochs=8, device=device).fit(X) for device in ("cpu", "cuda"))
     # Initial weights and orders are the same; what is dropped, and the noise, are not.
     assert there.history_[-1]["loss"] == pytest.approx(here.history_[-1]["loss"], rel=0.05)
-    assert np.isfinite(there.score(X)).all()
+    assert np.isfinite(there.scores(X)).all()
 
 
 # ── what cannot be trained or validated ───────────────────────────────────────────────────────────

@@ -52,11 +52,11 @@ def model() -> MRF:
 
 def test_a_dislike_takes_from_what_goes_with_it_and_is_not_recommended(model: MRF) -> None:
     """By as much as a like would add: scores are x·(B + λ·L)."""
-    weights = model.score(sp.csr_array(np.eye(45))) - model.score(row({}))
+    weights = model.scores(sp.csr_array(np.eye(45))) - model.scores(row({}))
     it = int(np.argmax((weights > 0.01).sum(axis=1)))  # an item that goes with many
     first = (it + 1) % 45
     nothing, liked, disliked = ({first: 1, **more} for more in ({}, {it: 1}, {it: -1}))
-    (before,), (up,), (down,) = (model.score(row(x)) for x in (nothing, liked, disliked))
+    (before,), (up,), (down,) = (model.scores(row(x)) for x in (nothing, liked, disliked))
     others = [item for item in range(45) if item not in (first, it)]
     np.testing.assert_allclose(down[others] - before[others], before[others] - up[others], atol=1e-5)
     assert (down[others] < before[others] - 1e-4).sum() > 5
@@ -219,5 +219,5 @@ def test_data_of_dislikes_alone_gives_finite_scores(options: Any) -> None:
     X = -np.abs(likes_and_dislikes(3))
     model = MRF(measure=False, **options).fit(sp.csr_array(X))
     assert not model.popularity_.any()
-    assert np.isfinite(model.score(sp.csr_array(X))).all()
+    assert np.isfinite(model.scores(sp.csr_array(X))).all()
     assert model.recommend(history=[3, 4], k=5, novelty=0.7)["score"].is_finite().all()

@@ -349,10 +349,10 @@ def test_explanations_add_up_and_name_features(model: MRF) -> None:
 def test_files_keep_features(model: MRF, tmp_path: Path) -> None:
     model.save(tmp_path / "a.mrf", include_histories=True)
     loaded = mrfrec.load(tmp_path / "a.mrf")
-    assert loaded.features_ is not None
-    assert model.features_ is not None
-    assert loaded.features_.columns == model.features_.columns
-    assert (loaded.features_.matrix != model.features_.matrix).nnz == 0
+    assert loaded.catalogue.features is not None
+    assert model.catalogue.features is not None
+    assert loaded.catalogue.features.columns == model.catalogue.features.columns
+    assert (loaded.catalogue.features.matrix != model.catalogue.features.matrix).nnz == 0
     asked: dict[str, Any] = {"history": [0, 5], "k": 10, "explain": 2}
     assert loaded.recommend(**asked).equals(model.recommend(**asked))
     loaded.save(tmp_path / "b.mrf")
@@ -373,7 +373,7 @@ def test_updates_and_forgetting_keep_features(model: MRF, tmp_path: Path) -> Non
     fresh = MRF(measure=False).fit(again)
     assert np.array_equal(fresh.weights_, loaded.weights_)
     loaded.forget([100])
-    assert loaded.features_ is not None
+    assert loaded.catalogue.features is not None
     assert 38 in loaded.items_
 
 
@@ -411,7 +411,7 @@ def test_the_source_of_a_new_item_is_the_model_where_the_history_has_a_weight(
 def test_ease_and_edlae_learn_from_interactions_alone(kind: Any) -> None:
     data = Interactions(sp.csr_array(random_matrix(5, users=60, items=36)))
     model = kind().fit(data.with_features(read_item_features(CATALOGUE)))
-    assert (model.features_, len(model.items_)) == (None, 40)
+    assert (model.catalogue.features, len(model.items_)) == (None, 40)
     assert not model.weights_[:, 36:].any()
     with pytest.raises(ParameterError, match=f"{kind.__name__} learns from interactions alone"):
         kind().fit(data, item_features=CATALOGUE)
@@ -592,8 +592,8 @@ def test_the_nightly_job_reads_features(shop: Path, tmp_path: Path) -> None:
     mrfrec.nightly.run(tmp_path / "job.toml")
     model = load_mrf(tmp_path / "shop.mrf")
     assert len(model.items_) == 120
-    assert model.features_ is not None
-    assert set(model.features_.columns) == {"brand"}
+    assert model.catalogue.features is not None
+    assert set(model.catalogue.features.columns) == {"brand"}
 
 
 def test_an_item_whose_rows_differ_is_refused() -> None:

@@ -376,7 +376,7 @@ def test_updates_keep_the_values_and_measure_again_when_asked(data: Interactions
     first.update(more, batch="twice", measure_again=True)
     assert measured(first).users != kept.users
     first.forget(["new 3"])
-    assert first.data_size_.users == USERS + 199
+    assert first.fitted_.size.users == USERS + 199
 
 
 def test_wrong_values_to_keep_are_refused(data: Interactions) -> None:

@@ -201,7 +201,7 @@ def test_score_is_history_times_weights(real_valued: Matrix, sparse: bool, offse
     expected = history @ B
     if offset:
         expected = model.mean_ + (history - model.mean_) @ B
-    scores = model.score(sp.csr_array(history))
+    scores = model.scores(sp.csr_array(history))
     assert scores.dtype == dtype
     np.testing.assert_allclose(scores, expected, atol=1e-5 if dtype == "float32" else 1e-12)
 
@@ -218,10 +218,10 @@ def test_top_k_of_no_users_and_of_an_empty_history(binary: Matrix) -> None:
 def test_bad_history_and_k_are_refused(binary: Matrix) -> None:
     model = MRF.paper(l2=1.0)
     with pytest.raises(NotFittedError, match="call fit first"):
-        model.score(sp.csr_array(binary))
+        model.scores(sp.csr_array(binary))
     model.fit(sp.csr_array(binary))
     with pytest.raises(DataError, match=r"must have the 45 items the model was fitted on.*got 44"):
-        model.score(sp.csr_array(binary[:, 1:]))
+        model.scores(sp.csr_array(binary[:, 1:]))
     with pytest.raises(DataError, match=r"X_history must be a scipy\.sparse matrix"):
         model.top_k(binary, 3)
     with pytest.raises(ParameterError, match="k must be at most the number of items, 45; got 46"):
@@ -234,7 +234,7 @@ def test_bad_history_and_k_are_refused(binary: Matrix) -> None:
 def test_scores_that_would_not_fit_are_refused(binary: Matrix) -> None:
     model = MRF.paper(l2=1.0, memory_limit="30MB").fit(sp.csr_array(binary))
     with pytest.raises(MemoryPlanError, match="use top_k"):
-        model.score(sp.csr_array((200_000, 45)))
+        model.scores(sp.csr_array((200_000, 45)))
     assert model.top_k(sp.csr_array((200_000, 45)), 2)[0].shape == (200_000, 2)
 
 
@@ -372,7 +372,7 @@ warnings.simplefilter("error")
 import mrfrec, numpy as np, scipy.sparse as sp
 X = sp.csr_array((np.random.default_rng(0).random((60, 20)) < 0.3).astype(float))
 mrfrec.MRF.paper(l2=1.0, threshold=0.1).fit(X).top_k(X, 3)
-mrfrec.MRF.paper(l2=1.0).fit(X).score(X)
+mrfrec.MRF.paper(l2=1.0).fit(X).scores(X)
 """
 
 

@@ -49,7 +49,7 @@ def test_weights_are_shrunk_cosines_of_the_nearest(
     model.fit(sp.csr_array(X))
     B, base = cosine_weights(X, neighbors, shrink, user_weight, normalize)
     np.testing.assert_allclose(model.weights_.toarray(), B, rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(model.score(sp.csr_array(X)), X @ B + base, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.scores(sp.csr_array(X)), X @ B + base, rtol=1e-4, atol=1e-5)
 
 
 def test_a_normalized_model_predicts_the_mean_where_all_neighbors_are_at_theirs() -> None:
@@ -57,7 +57,7 @@ def test_a_normalized_model_predicts_the_mean_where_all_neighbors_are_at_theirs(
     model = ItemKNN(neighbors=4, user_weight=0.0, normalize=True).fit(sp.csr_array(X))
     weights, mu = model.weights_.toarray(), X.mean(axis=0)
     np.testing.assert_allclose(weights.sum(axis=0), mu > 0, rtol=1e-6)  # one item has no users
-    np.testing.assert_allclose(model.score(sp.csr_array(mu[None]))[0], mu, rtol=1e-5)
+    np.testing.assert_allclose(model.scores(sp.csr_array(mu[None]))[0], mu, rtol=1e-5)
     popular = model.recommend(history=[], k=3)
     assert popular["item"].to_list() == np.lexsort((np.arange(20), -mu))[:3].tolist()
 

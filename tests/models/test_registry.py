@@ -113,7 +113,7 @@ def test_an_own_model_sets_its_weights_and_base_scores(sparse: bool, tmp_path: P
     model = mrfrec.register(Shares)(sparse).fit(X)
     assert model.is_sparse == sparse
     B = model.weights_.toarray() if sparse else model.weights_
-    np.testing.assert_allclose(model.score(X), X @ B + model.popularity_, rtol=1e-5)
+    np.testing.assert_allclose(model.scores(X), X @ B + model.popularity_, rtol=1e-5)
     assert model.timings_.keys() == {"total"}
     assert model.memory_plan_ == {}
     model.save(tmp_path / "own.mrf", include_histories=True)

@@ -200,7 +200,7 @@ def test_new_events_are_read_as_the_first_were() -> None:
     with pytest.raises(DataError, match="Name it: user=… of read_interactions"):
         model.update(named)
     by_name = mrfrec.MRF().fit(read_interactions(table(100, 1), **model.reading_)).update(named, user="who")
-    assert by_name.fingerprint_ == model.update(new).fingerprint_
+    assert by_name.fitted_.fingerprint == model.update(new).fitted_.fingerprint
     with pytest.raises(DataError, match="the new events were read with the defaults, the others with"):
         model.update(read_interactions(table(100, 3)))
 
@@ -230,6 +230,33 @@ def test_tables_of_histories_are_read_as_the_first_events_were(
     if "min_value" in options:  # all rows of a table without values count
         wanted = model.recommend(history={1: [10, 20, 30]}, k=2)
         assert model.recommend(history=asked.select("user", "item"), k=2).equals(wanted)
+
+
+def test_columns_are_remembered_for_further_tables_which_may_call_them_otherwise(tmp_path: Path) -> None:
+    first = pl.DataFrame({"who": ["ann", "ann", "bob"], "what": ["tea", "milk", "tea"], "at": [30, 20, 10]})
+    model = Popularity().fit(read_interactions(first, user="who", item="what", time="at"))
+    model.save(tmp_path / "m.mrf", include_histories=True)
+    more = pl.DataFrame({"what": ["bread"], "item": ["no"], "who": ["cem"], "at": [40]})
+    for each in (model, mrfrec.load(tmp_path / "m.mrf")):
+        assert list(each.update(more).items_) == ["bread", "milk", "tea"]
+        assert each.history("cem")["time"].dt.epoch("s").to_list() == [40]
+        each.update(pl.DataFrame({"user": ["dee"], "sku": ["tea"], "at": [50]}))  # recognised
+        each.update(more.rename({"who": "eater"}), user="eater", batch="named")
+        assert list(each.users_ or []) == ["ann", "bob", "cem", "dee"]
+    with pytest.raises(
+        DataError, match=r"which column holds the users.*Name it: user=… of read_interactions"
+    ):
+        model.update(more.rename({"who": "eater"}), batch="again")
+
+
+@pytest.mark.parametrize("histories", [False, True])
+def test_columns_are_remembered_for_tables_of_histories(histories: bool, tmp_path: Path) -> None:
+    first = pl.DataFrame({"who": ["ann", "ann", "bob"], "what": ["tea", "milk", "tea"]})
+    model = Popularity().fit(read_interactions(first, user="who", item="what"))
+    model.save(tmp_path / "m.mrf", include_histories=histories)
+    asked = pl.DataFrame({"what": ["tea"], "item": ["milk"], "who": ["zoe"]})
+    for each in (model, mrfrec.load(tmp_path / "m.mrf")):
+        assert each.recommend(history=asked, k=1).select("user", "item").rows() == [("zoe", "milk")]
 
 
 @pytest.mark.parametrize(
@@ -306,7 +333,7 @@ def test_pairs_leave_a_window_as_new_events_come() -> None:
     day = 86400
     rows = {"user": [1, 1, 2], "item": [1, 2, 2], "time": [0, 20 * day, 25 * day]}
     model = Popularity().fit(read_interactions(pl.DataFrame(rows), window="30d"))
-    assert model.data_size_.pairs == 3
+    assert model.fitted_.size.pairs == 3
     later = pl.DataFrame({"user": [3, 1], "item": [3, 2], "time": [40 * day, 35 * day]})
     model.update(later)  # user 1 no longer has item 1, which is gone
     assert (list(model.users_ or []), list(model.items_)) == ([1, 2, 3], [2, 3])
@@ -445,7 +472,7 @@ def test_no_byte_of_the_forgotten_is_in_the_file(
     assert len(traces(Path(output), others["user"].unique().to_list())) == 70
     opened = mrfrec.load(output)
     assert opened.batches_[1] == "tuesday"
-    assert opened.data_size_.pairs == others.unique(["user", "item"]).height
+    assert opened.fitted_.size.pairs == others.unique(["user", "item"]).height
 
 
 # ── times ─────────────────────────────────────────────────────────────────────────────────────────

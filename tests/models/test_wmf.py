@@ -72,7 +72,7 @@ def test_scores_are_those_of_the_best_vector_for_each_history(X: Matrix) -> None
     for histories in (X, others):
         Y = model.item_vectors_.astype(np.float64)
         expected = half_step(histories, Y, 5.0, 3.0) @ Y.T
-        np.testing.assert_allclose(model.score(sp.csr_array(histories)), expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(model.scores(sp.csr_array(histories)), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_explanations_are_those_of_section_5(X: Matrix) -> None:
@@ -108,7 +108,7 @@ def test_blas_threads_are_as_before_and_change_nothing() -> None:
     with threadpool_limits(1, "blas"):
         one = trained(X, factors=40, threads=1)
     np.testing.assert_array_equal(one.item_vectors_, two.item_vectors_)
-    np.testing.assert_array_equal(one.score(sp.csr_array(X)), two.score(sp.csr_array(X)))
+    np.testing.assert_array_equal(one.scores(sp.csr_array(X)), two.scores(sp.csr_array(X)))
 
 
 def test_progress_counts_the_iterations() -> None:
@@ -126,7 +126,7 @@ def test_negative_values_are_refused_in_histories() -> None:
     for ask in (
         lambda: model.recommend(history={7: -2.0, 1: 1.0}),
         lambda: model.explain(2, history={7: -2.0}),
-        lambda: model.score(sp.csr_array(X)),
+        lambda: model.scores(sp.csr_array(X)),
     ):
         with pytest.raises(DataError, match="a history must have no negative values"):
             ask()

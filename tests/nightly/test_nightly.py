@@ -546,7 +546,7 @@ def test_model_that_another_process_replaces_during_a_run_is_not_overwritten(fol
 
     with pytest.raises(mrfrec.ModelFileError, match=r"shop\.mrf was replaced, by another process or model"):
         nightly.run(job, progress=replace)
-    assert mrfrec.load(folder / "shop.mrf").file_hash_ == other.file_hash_
+    assert mrfrec.load(folder / "shop.mrf").fitted_.file_hash == other.fitted_.file_hash
     assert fetch(f"sqlite:///{folder}/shop.db", "select score from recs") == before
     assert report_of(folder)[-1]["status"] == "failed"
 

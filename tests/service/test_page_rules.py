@@ -80,7 +80,7 @@ def test_an_address_is_a_question_to_the_model(
     if "where" in options:
         assert said is not None
         everything = model.answer(history=[], k=200, exclude_seen=False, where=options["where"]).rows
-        assert (int(said[1]), int(said[2])) == (len(everything), model.data_size_.items)
+        assert (int(said[1]), int(said[2])) == (len(everything), model.fitted_.size.items)
     else:
         assert said is None
 

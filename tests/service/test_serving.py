@@ -163,7 +163,7 @@ NO_LOOKS = (
 @pytest.mark.slow
 def test_worker_that_starts_during_a_reload_has_the_new_model(tmp_path: Path) -> None:
     file, new = save_shop(tmp_path / "m.mrf", l2=0.5), save_shop(tmp_path / "new.mrf", l2=50.0)
-    fingerprint = mrfrec.load(new).file_hash_[:16]
+    fingerprint = mrfrec.load(new).fitted_.file_hash[:16]
     with Command(tmp_path, file, 2, code=NO_LOOKS) as service:
         service.wait_for("startup complete", 2)
         _kill_and_wait_for_another(service, service.workers[0])
@@ -284,7 +284,7 @@ def test_sighup_reloads_models_and_keys_in_all_workers(shop: Path, tmp_path: Pat
 @pytest.mark.slow
 def test_a_reload_reaches_all_workers_without_a_look_at_the_file(tmp_path: Path) -> None:
     file, new = save_shop(tmp_path / "m.mrf", l2=0.5), save_shop(tmp_path / "new.mrf", l2=50.0)
-    fingerprint = mrfrec.load(new).file_hash_[:16]
+    fingerprint = mrfrec.load(new).fitted_.file_hash[:16]
     stop = Event()
 
     def ask(url: str) -> int:
@@ -357,7 +357,7 @@ def test_models_are_exchanged_under_load_without_a_failed_or_mixed_answer(tmp_pa
         model = mrfrec.load(save_shop(file, l2=l2))
         kinds.append(file.read_bytes())
         rows = model.recommend(history=ASK["history"], k=3).rows(named=True)
-        wanted[model.file_hash_[:16]] = [(row["item"], pytest.approx(row["score"])) for row in rows]
+        wanted[model.fitted_.file_hash[:16]] = [(row["item"], pytest.approx(row["score"])) for row in rows]
 
     def put(content: bytes) -> None:
         (tmp_path / "new").write_bytes(content)

@@ -115,13 +115,6 @@ def people_of(
     return replace(people, times=times, now=int(times.max()), recency=recency)
 
 
-def length_of_history(fitted: FittedState, user: Id) -> int | None:
-    """Return the number of items of a training user; None if there is no such user."""
-    training = fitted.training_for("user")
-    place = int(training.users.find([user], "user")[0])
-    return int(training.histories.ptr[place + 1] - training.histories.ptr[place]) if place >= 0 else None
-
-
 def _people_of_users(users: object, training: Training, once: bool) -> People:
     """Return training users by their ids; all of them if None."""
     if users is None:
@@ -254,15 +247,15 @@ def read_histories(fitted: FittedState, source: object, **columns: Any) -> "Inte
 
     A table without values is read without `min_value`.
     """
-    from mrfrec.io.tables import read_interactions
+    from mrfrec.io.tables import read_more_interactions
 
     rules = {name: x for name, x in fitted.rules.items() if name not in LIMITS}
     try:
-        return read_interactions(source, **columns, **rules)
+        return read_more_interactions(source, fitted.columns, **columns, **rules)
     except ParameterError as error:
         if error.name != "min_value":
             raise
-    return read_interactions(source, **columns, **{**rules, "min_value": None})
+    return read_more_interactions(source, fitted.columns, **columns, **{**rules, "min_value": None})
 
 
 def _people_of_table(table: Any, fitted: FittedState) -> People:

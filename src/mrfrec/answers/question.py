@@ -94,6 +94,11 @@ class Question:
         warn(f"{shortage}: no more items are left that they have not seen and that are {why}{within}.{text}")
 
 
+def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a question among the arguments of a function."""
+    return {each.name: given[each.name] for each in fields(Question)}
+
+
 _COST_OF_RULES = 100  # of one list, in rows
 _LEAST_VARIED, _MOST_VARIED = 50, 500  # candidates among which variety chooses
 

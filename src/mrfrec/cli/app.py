@@ -1,4 +1,4 @@
-"""The application and the commands that use models. docs/reference/cli.md is generated from the texts here."""
+"""The application and the commands that use models. Their texts become docs/reference/cli.md."""
 
 import logging
 from contextlib import suppress
@@ -76,9 +76,13 @@ def info(
     facts = describe(model)
     if "features" in facts:
         opened = load(model)
-        assert opened.features_ is not None
+        assert opened.catalogue.features is not None
         new = int((opened.popularity_ == 0).sum())
-        facts["features"] = {"count": len(opened.features_.names), "new_items": new, **facts["features"]}
+        facts["features"] = {
+            "count": len(opened.catalogue.features.names),
+            "new_items": new,
+            **facts["features"],
+        }
     if "table" in facts:
         facts["table"] = {each["name"]: each["kind"] for each in facts["table"]}
     show_facts(facts, str(model), form)

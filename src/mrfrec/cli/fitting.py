@@ -1,4 +1,4 @@
-"""The commands fit, update, forget, add-items and items. docs/reference/cli.md is generated from the texts here."""
+"""The commands fit, update, forget, add-items and items. Their texts become docs/reference/cli.md."""
 
 import time
 from collections.abc import Iterator
@@ -142,7 +142,7 @@ def update(
             events, batch=batch, again=again, measure_again=measure_again, progress=progress,
             item_features=features.read(),
         )  # fmt: skip
-        note(f"added {opened.batches_[-1]}: now {opened.data_size_}")
+        note(f"added {opened.batches_[-1]}: now {opened.fitted_.size}")
 
 
 def forget(
@@ -179,7 +179,7 @@ def forget(
             )
         with progress_bar() as progress:
             opened.forget(erased, progress=progress)
-        note(f"forgot {counted(len(known) - opened.data_size_.users, 'user')}")
+        note(f"forgot {counted(len(known) - opened.fitted_.size.users, 'user')}")
 
 
 def add_items(
@@ -208,7 +208,7 @@ def add_items(
         if not isinstance(opened, MRF):
             raise DataError(f"{model} is a {type(opened).__name__}: only an MRF knows features of items.")
         count = opened.add_items(table, query=features_query)
-        note(f"added {counted(count, 'item')}: now {opened.data_size_}")
+        note(f"added {counted(count, 'item')}: now {opened.fitted_.size}")
 
 
 def items(
@@ -265,8 +265,8 @@ def _rewriting(
         check_machine(machine, [type(opened).__name__])
         known = opened.get_params()
         yield opened.set_params(**{name: x for name, x in machine.items() if name in known})
-        if opened.file_hash_ and output is None:  # nothing was changed
+        if opened.fitted_.file_hash and output is None:  # nothing was changed
             return
         notes = opened.notes_ if command is None else None
-        opened.save(target, include_histories=opened.has_histories, notes=notes)
+        opened.save(target, include_histories=opened.fitted_.has_histories, notes=notes)
     note(written(target))

@@ -1,4 +1,4 @@
-"""The commands recommend, similar and explain. docs/reference/cli.md is generated from the texts here."""
+"""The commands recommend, similar and explain. Their texts become docs/reference/cli.md."""
 
 from dataclasses import dataclass
 from math import fsum

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,14 @@ from mrfrec.data.item_table import ItemTable
 from mrfrec.data.provenance import Origin
 from mrfrec.data.times import Times, times_of_pairs
 from mrfrec.errors import DataError
+from mrfrec.shown import Report, Section
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _log = logging.getLogger("mrfrec")
 
+_SHOWN = 5  # pairs in a notebook
 _EXACT = 2**53  # below this, sums of whole numbers are exact in double precision
 
 
@@ -124,6 +129,42 @@ class Interactions:
     def __repr__(self) -> str:
         titled = ", with titles" if self.titles is not None else ""
         return f"Interactions({self.n_users:,} users × {self.n_items:,} items, {len(self):,} pairs{titled})"
+
+    def _repr_html_(self) -> str:
+        """Return the size and the first pairs for a notebook."""
+        ptr, columns = self.matrix.indptr, self.matrix.indices[:_SHOWN]
+        owners = np.searchsorted(ptr, np.arange(len(columns)), "right") - 1
+        titles = [] if self.titles is None else [self.titles.take(columns)]
+        values = [f"{value:g}" for value in self.matrix.data[:_SHOWN]]
+        rows = zip(self.users.take(owners), self.items.take(columns), *titles, values, strict=True)
+        names = ["user", "item", *(["title"] if titles else []), "value"]
+        table = Section(names, [[*map(str, row)] for row in rows], "The first pairs" if len(values) else "")
+        return Report([repr(self)], [table]).html()
+
+    def to_frame(self) -> "pl.DataFrame":
+        """Return a polars DataFrame with a row for each pair, in the order of the users and items.
+
+        It has the users and items, values unless every pair counts 1, times where they are known, and titles.
+        The columns have the names of the table that was read, or else user, item, value, time and title.
+        """
+        import polars as pl
+
+        pairs = self.matrix.tocoo()
+        columns = {}
+        for role, ids, places in (("user", self.users, pairs.row), ("item", self.items, pairs.col)):
+            values = pl.Series(list(ids), dtype=pl.String) if ids.is_text else pl.Series(ids.values)
+            columns[role] = values.gather(places)
+        if not self.size.binary:
+            columns["value"] = pl.Series(pairs.data)
+        if self.times is not None:
+            columns["time"] = pl.Series(self.times.astype("datetime64[us]"))
+        if self.titles is not None:
+            titles = pl.Series([title or None for title in self.titles], dtype=pl.String)
+            columns["title"] = titles.gather(pairs.col)
+        known = {} if self.origin is None else self.origin.columns
+        names = {role: known.get(role, role) for role in columns}
+        names = names if len(set(names.values())) == len(names) else {role: role for role in columns}
+        return pl.DataFrame({names[role]: column for role, column in columns.items()})
 
     def filtered(
         self, *, max_history: int | None = None, min_users: int = 0, min_items: int = 0

@@ -66,6 +66,7 @@ class Origin:
     sets_to_zero: bool = False  # whether a pair was dropped because its last row has the value 0
     batches: tuple[str, ...] = ()  # ids of the batches that were added, the first data included
     is_matrix: bool = False  # whether the pairs are the entries of a matrix, which no rules have made
+    columns: Mapping[str, str] = field(default_factory=dict)  # of the first table, by what they hold
 
     @classmethod
     def of_matrix(
@@ -88,6 +89,7 @@ class Origin:
         """Read what `facts` wrote; raise a TypeError or LookupError if it is something else."""
         rules, grain, bound, batches = (facts[name] for name in ("rules", "grain", "bound", "batches"))
         kinds = facts["users"], facts["items"]
+        columns = {str(role): str(name) for role, name in facts.get("columns", {}).items()}
         if (
             not (grain is None or type(grain) is int)
             or type(bound) is not float
@@ -95,13 +97,13 @@ class Origin:
             or any(kind not in _KINDS for kind in kinds)
         ):
             raise TypeError("origin")
-        return cls(rules, *kinds, Sums(sums, grain, bound), times, batches=tuple(batches))
+        return cls(rules, *kinds, Sums(sums, grain, bound), times, batches=tuple(batches), columns=columns)
 
     def facts(self) -> dict[str, Any]:
         """Return what a file keeps beside the exact sums and the times, as JSON can hold it."""
         sums = self.sums
         kept = {"rules": self.rules, "users": self.users, "items": self.items, "batches": list(self.batches)}
-        return {**kept, "grain": sums.grain, "bound": float(sums.bound)}
+        return {**kept, "columns": dict(self.columns), "grain": sums.grain, "bound": float(sums.bound)}
 
     @property
     def is_binary(self) -> bool:

@@ -53,7 +53,7 @@ def save(
         mode = _private_mode(path)
     arrays, state = fitted.learned.stored()
     arrays |= catalogue_arrays(catalogue)
-    facts: dict[str, Any] = {"origin": {"rules": fitted.rules}}
+    facts: dict[str, Any] = {"origin": {"rules": fitted.rules, "columns": dict(fitted.columns)}}
     if include_histories:
         arrays |= training_arrays(fitted.training_for("include_histories=True"))
         facts["origin"] = fitted.origin_for("include_histories=True").facts()
@@ -125,7 +125,8 @@ def read_fitted(
         raise KeyError(*(wrong or ["items"]))
     learned = restore(arrays, facts["state"], len(items))
     rules = facts["origin"]["rules"]
-    if type(rules) is not dict or rules.keys() - {*RULES}:
+    columns = facts["origin"].get("columns", {})
+    if type(rules) is not dict or rules.keys() - {*RULES} or type(columns) is not dict:
         raise KeyError("origin")
     titles = None
     if "titles.data" in arrays:
@@ -147,6 +148,7 @@ def read_fitted(
         size=DataSize(*(data[name] for name in DataSize._fields)),
         usual_value=mean_value,
         rules=rules,
+        columns={str(role): str(name) for role, name in columns.items()},
         source=source,
         stored_fingerprint=data["fingerprint"],
         notes=dict(facts.get("notes", {})),

@@ -126,6 +126,7 @@ class FittedState:
     # The data of a fit; or a function that reads the training users of a file; or None if a file has none.
     source: "Interactions | Callable[[], Training] | None"
     stored_fingerprint: str = ""  # of the data of a model that was loaded
+    columns: Mapping[str, str] = field(default_factory=dict)  # of the data, by what they hold
     notes: Mapping[str, Any] = field(default_factory=dict)
     file_hash: str = ""  # of the whole file that the state was read from or saved to
     _bases: dict[tuple[Ties, bool, float], Base] = field(default_factory=dict, init=False, repr=False)
@@ -145,6 +146,7 @@ class FittedState:
             size=size,
             usual_value=1.0 if size.binary else float(np.abs(data.matrix.data).mean(dtype=np.float64)),
             rules=rules_of_matrix(size.binary) if data.origin is None else data.origin.rules,
+            columns={} if data.origin is None else data.origin.columns,
             source=data,
         )
 
@@ -157,6 +159,11 @@ class FittedState:
     def library(self) -> str | None:
         """The data frame library that the training data came from; None for files."""
         return getattr(self.source, "library", None)
+
+    @property
+    def has_histories(self) -> bool:
+        """Whether the training users' histories are there, which a file may leave out."""
+        return self.source is not None
 
     @cached_property
     def training(self) -> Training | None:
@@ -205,7 +212,7 @@ class FittedState:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the training data, taken when it is first asked for."""
-        return self.stored_fingerprint or self.data_for("fingerprint_").fingerprint
+        return self.stored_fingerprint or self.data_for("the fingerprint").fingerprint
 
     @property
     def batches(self) -> tuple[str, ...]:

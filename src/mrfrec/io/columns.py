@@ -32,9 +32,20 @@ def _letters(name: str) -> str:
     return re.sub(r"[\W_]", "", name).lower()
 
 
-def find_roles(table: Source, named: Mapping[str, str | None], needed: tuple[str, ...]) -> dict[str, str]:
-    """Return the column of each role: the one that is named, or else the one whose name is recognised."""
+def find_roles(
+    table: Source,
+    named: Mapping[str, str | None],
+    needed: tuple[str, ...],
+    usual: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Return the column of each role: the one that is named, else the usual one, else one that is recognised.
+
+    The usual columns are those of an earlier table, which this one may have.
+    """
     roles = {role: _named(table, role, name) for role in _NAMES if (name := named.get(role)) is not None}
+    for role, name in (usual or {}).items():
+        if role not in roles and name in table.columns and name not in roles.values():
+            roles[role] = name
     for role in (role for role in _NAMES if role not in roles):
         fitting = _recognised(table, role, roles.values())
         if len(fitting) == 1 and not (role == "title" and _letters(fitting[0]) == "name"):

@@ -27,6 +27,8 @@ from mrfrec.io.staging import Staging, check_table, open_staging, parse_table
 FILE_FORMATS = (".parquet", ".csv", ".jsonl")
 
 Batches = Iterable[Mapping[str, Any]]
+Frame = pl.DataFrame | Any
+"""A table of answers: of polars, unless asked for or fitted on another library; see `Recommender.frames`."""
 
 _POLL_SECONDS = 0.05  # between checks whether the other thread has ended
 
@@ -42,7 +44,7 @@ _KINDS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def frame(columns: Batches, names: Iterable[str], kinds: Mapping[str, str], library: Any) -> Any:
+def frame(columns: Batches, names: Iterable[str], kinds: Mapping[str, str], library: Any) -> Frame:
     """Put batches of columns into one data frame of the library (polars if None).
 
     `kinds` are the types of columns that differ from model to model.
@@ -73,6 +75,7 @@ def _pandas_frame(values: Mapping[str, Any], schema: Mapping[str, pl.DataType], 
     text = pandas.Series([""]).dtype  # as in the caller's own frames: object, or str from pandas 3 on
     kinds = {
         name: text if kind == pl.String
+        else "datetime64[us]" if kind == pl.Datetime("us")
         else str(kind).lower() if name in _TYPES
         else str(kind)  # ids are Int64 or UInt64, which have nulls
         for name, kind in schema.items()

@@ -4,6 +4,7 @@ Rows stream through in batches, so that reading takes a few times the memory of 
 of the file.
 """
 
+import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -142,14 +143,30 @@ def read_interactions(
         True draws a bar on stderr. A function is called as `progress("reading", rows, total)`. The total of
         text is an estimate. It is 0 until the end where it is not known: for compressed text and databases.
     """
-    parameters = dict(locals())
+    return _interactions(dict(locals()), {})
+
+
+def read_more_interactions(source: object, usual: Mapping[str, str], **parameters: Any) -> Interactions:
+    """Read a table as `read_interactions` does, by the columns of an earlier one where it has these.
+
+    `usual` are the names of those columns by role; `parameters` may name others.
+    """
+    bound = inspect.signature(read_interactions).bind(source, **parameters)
+    bound.apply_defaults()
+    return _interactions(bound.arguments, usual)
+
+
+def _interactions(parameters: Mapping[str, Any], usual: Mapping[str, str]) -> Interactions:
+    """Read a table by the parameters of `read_interactions`."""
+    item, title, items = (parameters[name] for name in ("item", "title", "items"))
     options = check_reading(parameters)
     named = {role: parameters[role] for role in _COLUMNS} | {"title": title if items is None else None}
-    rows, library = _read_rows(source, named, items, options, progress)
-    matrix, sums, times = rows.to_matrix(duplicates)
+    source, progress = parameters["source"], parameters["progress"]
+    rows, library, names = _read_rows(source, named, items, options, progress, usual)
+    matrix, sums, times = rows.to_matrix(options.duplicates)
     limits = {name: int(limit) for name, limit in options.limits().items() if limit}
     rules = {**options.rules(), **limits}  # with limits that nobody exceeds yet, since later events may
-    origin = Origin(rules, rows.users.kind, rows.items.kind, sums, times)
+    origin = Origin(rules, rows.users.kind, rows.items.kind, sums, times, columns=names)
     users = rows.users.ids
     item_ids = rows.items.ids
     titles = rows.titles()
@@ -181,32 +198,32 @@ def read_events(
     title: str | None = None,
     *,
     items: object = None,
+    min_value: float | None = None,
+    binary: bool = True,
     event: str | None = None,
+    event_weights: Mapping[str, float] | None = None,
+    now: Moment | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
+    window: Duration | None = None,
+    duplicates: Duplicates = "sum",
+    on_bad: OnBad = "refuse",
+    separator: str | None = None,
+    columns: Sequence[str] | None = None,
+    input_format: Format | None = None,
+    query: str | None = None,
     progress: "Progress | bool | None" = None,
-    **options: Any,
 ) -> Events:
     """Read a table with a row for each time a user used an item, and keep the order of the rows.
 
     Rows are read and counted as by `read_interactions`, with the same parameters except `max_history`,
     `min_users` and `min_items`, for which there is `Events.filtered`. A pair with several rows has the place
     and the time of the first row that `min_value` keeps; the others are counted in `Events.repeated`.
-
-    Parameters
-    ----------
-    time
-        As for `read_interactions`.
-    options
-        Further parameters of `read_interactions`.
     """
-    reading_options = ReadingOptions(**options)
-    _check_time(time, reading_options)
-    for name, limit in reading_options.limits().items():
-        if limit:
-            raise ParameterError(name, "left out for events", limit, "Use Events.filtered.")
-    named: dict[str, Any] = {"user": user, "item": item, "value": value, "event": event, "time": time}
-    named["title"] = title if items is None else None
-    _refuse_unused({"value": value, "event": event}, reading_options)
-    rows, library = _read_rows(source, named, items, reading_options, progress)
+    parameters = dict(locals())
+    reading_options = check_reading(parameters)
+    named = {role: parameters[role] for role in _COLUMNS} | {"title": title if items is None else None}
+    rows, library, _ = _read_rows(source, named, items, reading_options, progress)
     events = rows.to_events(reading_options.duplicates)
     titles = events.titles
     if items is not None:
@@ -249,11 +266,9 @@ def _read_rows(
     items: object,
     options: ReadingOptions,
     progress: "Progress | bool | None",
-) -> tuple[RowReader, str | None]:
-    """Read the rows of all tables; return them, and the data frame library of the first table.
-
-    `timed` says whether times are read: None if every table has a column of them.
-    """
+    usual: Mapping[str, str] | None = None,
+) -> tuple[RowReader, str | None, dict[str, str]]:
+    """Read the rows of all tables; return them, and the data frame library and columns of the first table."""
     sources = open_sources(source, options)
     min_value = options.min_value
     uses_values = options.uses_values
@@ -264,8 +279,9 @@ def _read_rows(
     needed = ("user", "item", *(["time"] if needs_times else []), *(["event"] if uses_kinds else []))
     named = named | {"time": time if isinstance(time, str) else None}
     tables: list[tuple[Source, dict[str, str]]] = []
+    names: dict[str, str] = {}
     for table in sources:
-        roles = find_roles(table, named, needed)
+        roles = find_roles(table, named, needed, usual)
         if not uses_kinds:
             roles.pop("event", None)
         if time is False:
@@ -286,6 +302,7 @@ def _read_rows(
         if others and not tables:
             used = ", ".join(f"{role} {name!r}" for role, name in read.items())
             _log.info("columns of %s: %s; not read: %s", table.name, used, name_list(others))
+        names = names or dict(read)
         if "time" in read and not needs_times:
             read[POSSIBLE_TIME] = read.pop("time")
         tables.append((table, read))
@@ -304,7 +321,7 @@ def _read_rows(
         rows.finish()
         if report is not None:
             report("reading", rows.read_rows, rows.read_rows)
-    return rows, sources[0].library
+    return rows, sources[0].library, names
 
 
 def _expected_rows(tables: Sequence[Source]) -> int:

@@ -56,7 +56,7 @@ def compile_ahead(*, dtypes: Sequence[Literal["float32", "float64"]] = ("float32
         ]
         for model in models:
             model.fit(X)
-            model.score(X)
+            model.scores(X)
             model.top_k(X, 2)
             model.prepare_answers()  # as the service does
             model.answer(history=model.items_[:1], k=1, explain=int(model.explains))

@@ -17,6 +17,12 @@ class Parameterized:
     memory_limit: int | None = None
     device: str = "cpu"
 
+    # Public names for the package and for authors of models, which completion does not offer to users.
+    _for_authors: ClassVar[frozenset[str]] = frozenset()
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__()} - self._for_authors)
+
     @classmethod
     def defaults(cls) -> dict[str, Any]:
         """Return the constructor's parameters and their defaults, `inspect.Parameter.empty` if required."""
@@ -52,6 +58,12 @@ class Parameterized:
         # All that a constructor sets, which may be more than its parameters; nothing of a fit is in there.
         self.__dict__.update(type(self)(**{**current, **parameters}).__dict__)
         return self
+
+    def __sklearn_tags__(self) -> Any:
+        """Return what scikit-learn must know of a step of its pipelines: it is the one caller."""
+        from sklearn.utils import Tags, TargetTags
+
+        return Tags(estimator_type=None, target_tags=TargetTags(required=False))
 
     def _set_limits(self, threads: int | None, memory_limit: int | str | None) -> None:
         """Check and set `threads` and `memory_limit`."""

@@ -6,12 +6,12 @@ a file or an update makes.
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,18 +26,19 @@ from mrfrec.answers.columns import (
     search_columns,
 )
 from mrfrec.answers.conditions import Where
+from mrfrec.answers.histories import history_columns
 from mrfrec.answers.people import UnknownIds, people_of, timed_rows, validation_rows
 from mrfrec.answers.publishing import Form, WriteOptions
-from mrfrec.answers.question import Boost, ItemFilter, Question, Quotas
+from mrfrec.answers.question import Boost, ItemFilter, Question, Quotas, options_of
 from mrfrec.bars import showing
-from mrfrec.checks import check_count, check_flag, check_frames
+from mrfrec.checks import check_count, check_flag, check_frames, counted
 from mrfrec.core.rows import Rows
-from mrfrec.data.catalogue import Catalogue, Columns, DataSize
+from mrfrec.data.catalogue import Catalogue, Columns, DataSize, name_with_id
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Id, Ids, Texts
-from mrfrec.data.reading_options import Moment
+from mrfrec.data.reading_options import PARSING, Format, Moment, OnBad
 from mrfrec.engines.machine import memory_budget
-from mrfrec.errors import DataError, NotFittedError, ParameterError
+from mrfrec.errors import DataError, MrfrecError, NotFittedError, ParameterError
 from mrfrec.fitted import files
 from mrfrec.fitted.measured import Measured, number_text
 from mrfrec.fitted.scorers import Ties
@@ -45,14 +46,21 @@ from mrfrec.fitted.state import FittedState, Learned
 from mrfrec.models import updating
 from mrfrec.models.climbing import Axis, Route
 from mrfrec.models.parameters import Parameterized, call_of, runtime_of
+from mrfrec.shown import Report, Section, parameter_text
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from mrfrec.core.plan import Plan
     from mrfrec.core.progress import Progress
     from mrfrec.data.interactions import Interactions
     from mrfrec.io.artifact import Stored, StoredArrays
+    from mrfrec.io.frames import Frame
 
 __all__ = ["Answer", "FitContext", "Recommender", "restored"]
+
+# Parameters of `read_interactions` that say where things are in a table.
+_PLACES = ("user", "item", "value", "title", "items", "event", "time", *PARSING)
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,7 @@ class Recommender(Parameterized, ABC):
 
     A subclass implements `_fit`, which returns what was learned, and `_restore`, which reads that from a
     file. The parameters of a model are those of its constructor, stored as attributes of the same names.
-    Changing one takes effect with the next `fit`; until then answers and `save` use `fitted_parameters_`.
+    Changing one takes effect with the next `fit`; until then answers and `save` use `fitted_.parameters`.
 
     All that a fit, an update or a file gives a model is one value, `fitted_`, which is replaced as a whole:
     several threads may ask a model, and each answer is of one fit, also while another thread fits it.
@@ -90,6 +98,10 @@ class Recommender(Parameterized, ABC):
     _fitted: FittedState | None = None
     _seals: Mapping[Path, str] = MappingProxyType({})  # of the files it was loaded from or saved to
     _frames: str | None = None
+    _for_authors: ClassVar[frozenset[str]] = frozenset((
+        "check_ready", "defaults", "extra", "learned", "machine_parameters", "planned_for", "score",
+        "tuning_grid", "tuning_route", "tuning_start", "uses_features",
+    ))  # fmt: skip
 
     # ── what a subclass implements: the first two, and of the others what differs from the defaults ───
 
@@ -242,7 +254,7 @@ class Recommender(Parameterized, ABC):
             item_features = read_item_features(item_features)
         return data.with_features(item_features)
 
-    def score(self, X_history: object, *, times: object = None, at: object = None) -> npt.NDArray[Any]:
+    def scores(self, X_history: object, *, times: object = None, at: object = None) -> npt.NDArray[Any]:
         """Return the score of every item for each row of histories, users × items.
 
         `times` are those of the stored entries, in microseconds, and `at` those at which each row is asked;
@@ -253,7 +265,7 @@ class Recommender(Parameterized, ABC):
         histories = timed_rows(X_history, fitted, times, at)
         needed = len(histories) * histories.width * learned.base_scores.itemsize
         plan = memory_budget(self.memory_limit)
-        plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="score")
+        plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="scores")
         scorer = learned.scorer(histories, runtime)
         scores = selection.score(scorer, learned.base_scores, runtime.threads)
         scores[np.diff(histories.ptr) == 0] = learned.stranger_scores(fitted.catalogue)
@@ -273,7 +285,7 @@ class Recommender(Parameterized, ABC):
 
         Two arrays of users × k. Where a user has fewer than k items left to be recommended, the places at the
         end hold item −1 with score −∞. Of equal scores, the item with the lower index comes first, or the
-        more popular one. `times` and `at` are those of `score`.
+        more popular one. `times` and `at` are those of `scores`.
         """
         fitted = self.fitted_
         histories = timed_rows(X_history, fitted, times, at)
@@ -285,6 +297,15 @@ class Recommender(Parameterized, ABC):
         hide = histories if check_flag("exclude_seen", exclude_seen) else None
         items, scores, _ = selection.rank(fitted, runtime_of(self), histories, k, ties, hide)
         return items, scores
+
+    @property
+    def score(self) -> NoReturn:
+        """Refused: there is no score of a model without items to hide and a metric; see `evaluation`."""
+        raise MrfrecError(
+            f"{type(self).__name__} has no score for scikit-learn's searches and cross-validation: they hide "
+            "no items of a history. Use mrfrec.evaluation: climb or tune for parameters, evaluate or compare "
+            "for a metric. scores(X) returns the score of every item."
+        )
 
     # ── facts about a model ───────────────────────────────────────────────────────────────────────
 
@@ -299,6 +320,24 @@ class Recommender(Parameterized, ABC):
         values = {} if fitted.learned.measured is None else fitted.learned.measured.values
         measured = "".join(f", {name}={number_text(name, value)}" for name, value in values.items())
         return f"{call_of(self)} fitted on {size}{form}{measured}{changed}"
+
+    def _repr_html_(self) -> str:
+        """Return the parameters for a notebook: those of the fit, if there was one, and whence they are."""
+        fitted, usual = self._fitted, self.defaults()
+        measured = {} if fitted is None or (of := fitted.learned.measured) is None else of.values
+        parameters = self.parameters if fitted is None else fitted.used_parameters
+        given = self.parameters if fitted is None else fitted.parameters
+        rows = [
+            (name, parameter_text(name, parameters[name]), source)
+            for name, value in given.items()
+            if (source := "measured" if name in measured else "" if value == usual[name] else "given")
+        ]
+        others = len(given) - len(rows)
+        notes = [f"{counted(others, 'other parameter')} with the default"] if others else []
+        return Report([repr(self)], [Section(["parameter", "value", "which is"], rows)], notes=notes).html()
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self._fitted is not None
 
     @property
     def fitted_(self) -> FittedState:
@@ -328,11 +367,6 @@ class Recommender(Parameterized, ABC):
         return self.catalogue.popularity
 
     @property
-    def features_(self) -> ItemFeatures | None:
-        """Features of the items that the model has learned from; None without."""
-        return self.catalogue.features
-
-    @property
     def users_(self) -> Ids | None:
         """Ids of the training users; None in a model saved without histories."""
         training = self.fitted_.training
@@ -342,26 +376,6 @@ class Recommender(Parameterized, ABC):
     def explains(self) -> bool:
         """Whether a score is a sum over the items of a history, so that `explain` can tell its parts."""
         return self.fitted_.learned.explains
-
-    @property
-    def has_histories(self) -> bool:
-        """Whether the model has the training users' histories, which a file may leave out."""
-        return self.fitted_.source is not None
-
-    @property
-    def data_size_(self) -> DataSize:
-        """Number of users, items and pairs of the training data, and whether it is binary."""
-        return self.fitted_.size
-
-    @property
-    def fingerprint_(self) -> str:
-        """A hash of the training data, taken when it is first asked for."""
-        return self.fitted_.fingerprint
-
-    @property
-    def file_hash_(self) -> str:
-        """A hash of everything in the file that the model was loaded from or saved to; "" once it changes."""
-        return self.fitted_.file_hash
 
     @property
     def notes_(self) -> dict[str, Any]:
@@ -377,11 +391,6 @@ class Recommender(Parameterized, ABC):
     def batches_(self) -> tuple[str, ...]:
         """The ids of the batches the model was fitted on, in the order of their arrival."""
         return self.fitted_.batches
-
-    @property
-    def fitted_parameters_(self) -> dict[str, Any]:
-        """`parameters` at the time of the fit."""
-        return dict(self.fitted_.parameters)
 
     @property
     def measured_(self) -> Measured | None:
@@ -418,7 +427,7 @@ class Recommender(Parameterized, ABC):
         names: Iterable[str],
         library: str | None = None,
         **types: str,
-    ) -> Any:
+    ) -> "Frame":
         """Return batches of columns as a data frame, by default of the given library; see `frames`."""
         from mrfrec.io.frames import frame
 
@@ -444,7 +453,7 @@ class Recommender(Parameterized, ABC):
         boost: Boost = None,
         variety: float = 0.0,
         progress: "Progress | bool | None" = None,
-    ) -> Any:
+    ) -> "Frame":
         """Return the k best items of each user: a table of user, item, title, score, rank and source.
 
         Parameters
@@ -501,18 +510,33 @@ class Recommender(Parameterized, ABC):
         items that nobody has used come last among them. A history without a known item gets the most popular
         items. The table is of the library that `frames` tells.
         """
-        fitted, question = (
-            self.fitted_,
-            Question(k, exclude_seen, allow, exclude, novelty, explain, at, where, at_most, boost, variety),
-        )
+        options = options_of(locals())
+        fitted, question = self.fitted_, Question(**options)
         people = people_of(fitted, users, history)
         with showing(progress) as report:
             batches = recommending.recommend(fitted, runtime_of(self), people, question, progress=report)
             columns, names, types = recommending.as_table(fitted, people, question, batches)
             return self._frame(fitted, columns, names, people.library, **types)
 
-    def answer(self, users: object = None, *, history: object = None, **options: Any) -> Answer:
+    def answer(
+        self,
+        users: object = None,
+        *,
+        history: object = None,
+        k: int = 10,
+        exclude_seen: bool = True,
+        allow: ItemFilter = None,
+        exclude: ItemFilter = None,
+        novelty: float | None = None,
+        explain: int = 0,
+        at: Moment | None = None,
+        where: Where = None,
+        at_most: Quotas = None,
+        boost: Boost = None,
+        variety: float = 0.0,
+    ) -> Answer:
         """Recommend, with the options of `recommend`; return rows of plain values and the unknown ids."""
+        options = options_of(locals())
         unknown: list[UnknownIds] = []
         fitted, question = self.fitted_, Question(**options)
         people = people_of(fitted, users, history)
@@ -531,8 +555,18 @@ class Recommender(Parameterized, ABC):
         table: str | None = None,
         columns: Mapping[str, str] | None = None,
         client: Any = None,
+        k: int = 10,
+        exclude_seen: bool = True,
+        allow: ItemFilter = None,
+        exclude: ItemFilter = None,
+        novelty: float | None = None,
+        explain: int = 0,
+        at: Moment | None = None,
+        where: Where = None,
+        at_most: Quotas = None,
+        boost: Boost = None,
+        variety: float = 0.0,
         progress: "Progress | bool | None" = None,
-        **options: Any,
     ) -> int:
         """Write what `recommend` returns to a file or a table of a database; returns the number of rows.
 
@@ -543,11 +577,12 @@ class Recommender(Parameterized, ABC):
         With the URL of a database (postgresql://, sqlite:///) the rows replace those of `table`, such as
         "recs" or "shop.recs", in one transaction. A missing table is created, with user and rank as its
         primary key; one with other columns is refused. `columns` gives columns other names, in files too:
-        {"user": "user_id"}. `options` are those of `recommend`.
+        {"user": "user_id"}. All other options are those of `recommend`.
 
         With a `distributed.Client` the workers recommend, and `path` is a new folder: part-00000.parquet and
         so on, with up to 20,000 users each and the same rows in the same order. It appears when it is whole.
         """
+        options = options_of(locals())
         target: WriteOptions = {"form": form, "table": table, "columns": columns}
         fitted = self.fitted_
         with showing(progress) as report:
@@ -566,7 +601,7 @@ class Recommender(Parameterized, ABC):
             people = people_of(fitted, users, history, once=True)
             return recommend_in_parts(fitted, people, question, path, client, report)
 
-    def similar_items(self, item: Id | Iterable[Id], k: int = 10) -> Any:
+    def similar_items(self, item: Id | Iterable[Id], k: int = 10) -> "Frame":
         """Return the items that go with an item most strongly: a table of item, title, score and rank.
 
         For several items the table has the k nearest of each, and a first column `similar_to` with the item
@@ -575,14 +610,31 @@ class Recommender(Parameterized, ABC):
         fitted = self.fitted_
         return self._frame(fitted, *similar.as_table(fitted, item, k))
 
+    def plot_neighbors(self, item: Id, k: int = 15) -> "Figure":
+        """Draw how strongly the k items of `similar_items` go with an item.
+
+        Returns a matplotlib `Figure`.
+        """
+        from mrfrec import figures
+
+        fitted = self.fitted_
+        of = fitted.catalogue
+        place = of.position(item)
+        items, strengths = similar.nearest(fitted, place, check_count("k", k))
+        names = [of.name(i) for i in items.tolist()]
+        title = f"Goes with {name_with_id(item, of.short_title(place))}"
+        return figures.plot_bars(title, "strength", names, strengths.tolist())
+
     def similar_items_to(
         self,
         path: "str | PathLike[str]",
         items: Iterable[Id] | None = None,
         *,
         k: int = 10,
+        form: Form = None,
+        table: str | None = None,
+        columns: Mapping[str, str] | None = None,
         progress: "Progress | bool | None" = None,
-        **target: Unpack[WriteOptions],
     ) -> int:
         """Write the k nearest of items to a file or a table of a database; returns the number of rows.
 
@@ -590,6 +642,7 @@ class Recommender(Parameterized, ABC):
         named several times counts once. The other parameters are those of `recommend_to`; the primary key is
         similar_to and rank.
         """
+        target: WriteOptions = {"form": form, "table": table, "columns": columns}
         fitted = self.fitted_
         with (
             showing(progress) as report,
@@ -606,7 +659,7 @@ class Recommender(Parameterized, ABC):
         novelty: float | None = None,
         at: Moment | None = None,
         boost: Boost = None,
-    ) -> Any:
+    ) -> "Frame":
         """Return what a history adds to the score of one item, the largest contribution first.
 
         A table of item, title, value, weight and contribution. The contributions sum to the score that
@@ -623,7 +676,22 @@ class Recommender(Parameterized, ABC):
         columns = reason_columns(fitted.catalogue, fitted.catalogue.position(item), *parts)
         return self._frame(fitted, [columns], columns)
 
-    def search(self, text: str, k: int = 10) -> Any:
+    def history(self, users: Id | Iterable[Id]) -> "Frame":
+        """Return what training users have: a table of user, item and title, in the order of the times.
+
+        It also has the value of each item, unless all are 1, and the time, where it is known. The model must
+        have the histories: a loaded one those it was saved with (`include_histories=True`).
+
+        Parameters
+        ----------
+        users
+            Ids of training users: one, or several in any iterable.
+        """
+        fitted = self.fitted_
+        columns, people = history_columns(fitted, users)
+        return self._frame(fitted, [columns], columns, people.library, user=people.names.kind)
+
+    def search(self, text: str, k: int = 10) -> "Frame":
         """Find items by id or title: a table of item, title and users, the best match first.
 
         Capitals, accents and punctuation do not count. The first search builds an index.
@@ -696,8 +764,20 @@ class Recommender(Parameterized, ABC):
         again: bool = False,
         measure_again: bool = False,
         item_features: object = None,
+        user: str | None = None,
+        item: str | None = None,
+        value: str | None = None,
+        title: str | None = None,
+        items: object = None,
+        event: str | None = None,
+        time: str | bool | None = None,
+        on_bad: OnBad | None = None,
+        separator: str | None = None,
+        columns: Sequence[str] | None = None,
+        input_format: Format | None = None,
+        query: str | None = None,
         progress: "Progress | bool | None" = None,
-        **reading: Any,
+        **rules: Any,
     ) -> Self:
         """Add a batch of events to the training data, and fit again with the same parameters.
 
@@ -723,10 +803,13 @@ class Recommender(Parameterized, ABC):
             which nobody has used are forgotten.
         progress
             As in `fit`.
-        reading
-            Parameters of `read_interactions` that say where things are in `new_events`: names of columns such
-            as `user`, `items`, `on_bad`, `separator`, `columns`, `input_format` and `query`.
+        user, item, value, title, event, time, items, on_bad, separator, columns, input_format, query
+            Where things are in `new_events`, as for `read_interactions`.
+        rules
+            The other parameters of `read_interactions` are refused: they are those of the first data.
         """
+        given = locals()
+        reading = {name: given[name] for name in _PLACES if given[name] is not None} | rules
         check_flag("measure_again", measure_again)
         fitted = self.fitted_
         with showing(progress) as report:

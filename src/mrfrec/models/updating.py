@@ -82,7 +82,7 @@ def of_batches(data: "Interactions", batches: tuple[str, ...]) -> "Interactions"
 
 def read_more(fitted: FittedState, source: object, **options: Any) -> "Interactions":
     """Read more events by the rules of the training data; `options` are the rest of `read_interactions`."""
-    from mrfrec.io.tables import read_interactions
+    from mrfrec.io.tables import read_more_interactions
 
     for name in RULES:
         if name in options:
@@ -91,7 +91,7 @@ def read_more(fitted: FittedState, source: object, **options: Any) -> "Interacti
     origin = fitted.origin_for("update")
     if origin.times is None and not ReadingOptions(**origin.rules).uses_times:
         options = {"time": False, **options}  # times of the new events alone could not be kept
-    return read_interactions(source, **options, **origin.rules)
+    return read_more_interactions(source, origin.columns, **options, **origin.rules)
 
 
 def _check_window(before: Origin | None, after: Origin | None) -> None:

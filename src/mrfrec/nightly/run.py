@@ -191,14 +191,14 @@ class _Night:
         check_tables(job)  # before anything takes time
         published = load(job.publish.model) if job.publish.model.exists() else None
         if published is not None:
-            self.file_hash = published.file_hash_
+            self.file_hash = published.fitted_.file_hash
             self.report.settle(published.notes_.get("started"))
         with self._stage("read"):
             data = self._data(published)
         check_tables(job, data.users.kind, data.items.kind)
         size = {"users": data.n_users, "items": data.n_items, "pairs": len(data)}
         moved = {"drift": None} if published is None else drift(published, data)
-        recent = self.report.recent or ([] if published is None else [published.data_size_._asdict()])
+        recent = self.report.recent or ([] if published is None else [published.fitted_.size._asdict()])
         self.record |= {**size, **moved, "data": data.fingerprint}
         self.bounds = bounds_of(job.guard, recent, self.report.last_published)
         self.record["limits"] = limits(self.bounds)

@@ -234,13 +234,13 @@ def about(model: Recommender) -> Row:
     return {
         "kind": type(model).__name__,
         "parameters": model.fitted_.used_parameters,
-        "data": model.data_size_._asdict(),
+        "data": model.fitted_.size._asdict(),
         "item_ids": "strings" if model.items_.is_text else "integers",
         "types": {"item": model.items_.kind, "score": model.fitted_.score_type},
         "titles": model.titles_ is not None,
-        "histories": model.has_histories,
+        "histories": model.fitted_.has_histories,
         "explains": model.explains,
-        "features": model.features_ is not None,
+        "features": model.catalogue.features is not None,
         "columns": {} if model.catalogue.table is None else model.catalogue.table.kinds,
         "notes": model.notes_,
     }

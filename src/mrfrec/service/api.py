@@ -14,7 +14,7 @@ from pydantic_core import ValidationError, to_json
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mrfrec.answers.people import length_of_history
+from mrfrec.answers.histories import length_of_history
 from mrfrec.answers.question import Boost, Question, check_at, check_boost
 from mrfrec.errors import MrfrecError
 from mrfrec.service import answers, schemas
@@ -296,7 +296,7 @@ def _history(
 
 def _length_of_history(served: Served, user: Any) -> int:
     """Return the number of items of a user, whom the model must know."""
-    if not served.model.has_histories:
+    if not served.model.fitted_.has_histories:
         raise ProblemError(422, "this model keeps no histories: give history in place of user.")
     length = length_of_history(served.model.fitted_, user)
     if length is None:

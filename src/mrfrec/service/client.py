@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 import numpy as np
@@ -21,13 +21,16 @@ from mrfrec.answers.columns import (
     shared_features_text,
     through_text,
 )
-from mrfrec.answers.conditions import as_json
-from mrfrec.answers.question import Boost, Question, check_at, check_boost
+from mrfrec.answers.conditions import Where, as_json
+from mrfrec.answers.question import Boost, ItemFilter, Question, Quotas, check_at, check_boost, options_of
 from mrfrec.checks import check_count, check_frames, check_number, missing_extra, warn
 from mrfrec.data.catalogue import name_with_id
 from mrfrec.data.ids import Id, Ids, as_list
 from mrfrec.data.reading_options import Moment
 from mrfrec.errors import DataError, MrfrecError, ParameterError, ServiceError
+
+if TYPE_CHECKING:
+    from mrfrec.io.frames import Frame
 
 _LONGEST_PAUSE = 10.0  # seconds to wait at most for a busy service before it is asked again
 
@@ -101,9 +104,24 @@ class Client:
         self._http.close()
 
     def recommend(
-        self, users: Any = None, *, history: object = None, visitor: Id | None = None, **question: Any
-    ) -> Any:
-        """Return the k best items of each user: see `Recommender.recommend`, also for the `question`.
+        self,
+        users: Any = None,
+        *,
+        history: object = None,
+        visitor: Id | None = None,
+        k: int = 10,
+        exclude_seen: bool = True,
+        allow: ItemFilter = None,
+        exclude: ItemFilter = None,
+        novelty: float | None = None,
+        explain: int = 0,
+        at: Moment | None = None,
+        where: Where = None,
+        at_most: Quotas = None,
+        boost: Boost = None,
+        variety: float = 0.0,
+    ) -> "Frame":
+        """Return the k best items of each user: see `Recommender.recommend`, also for the options.
 
         Users are training users of a model with histories, each asked for alone. A history is item ids, or a
         mapping from item to value or time; several people's are a list of these, or a mapping with names.
@@ -111,7 +129,7 @@ class Client:
         anything that tells people apart, chooses the model if the service splits people between several;
         without it, histories get the default model, and users the model of their id.
         """
-        checked = Question(**question)
+        checked = Question(**options_of(locals()))
         options = {**vars(checked), "reasons": checked.explain, "visitor": visitor}
         options["where"] = as_json(checked.where)
         del options["explain"]
@@ -143,7 +161,7 @@ class Client:
             columns = (*RECOMMENDATION_COLUMNS, "because") if checked.explain else RECOMMENDATION_COLUMNS
             return self._table(rows, columns, about, kind)
 
-    def similar_items(self, item: Id | Iterable[Id], k: int = 10) -> Any:
+    def similar_items(self, item: Id | Iterable[Id], k: int = 10) -> "Frame":
         """Return the items that go with an item most strongly: see `Recommender.similar_items`."""
         several = _is_several(item)
         k = check_count("k", k)
@@ -167,7 +185,7 @@ class Client:
         at: Moment | None = None,
         boost: Boost = None,
         visitor: Id | None = None,
-    ) -> Any:
+    ) -> "Frame":
         """Return the contributions of a history to the score of one item: see `Recommender.explain`.
 
         `visitor` is that of `recommend`.
@@ -192,7 +210,7 @@ class Client:
                 columns = (*columns, "carried", "through")
             return self._table([_explained(row) for row in answer["contributions"]], columns, about)
 
-    def search(self, text: str, k: int = 10) -> Any:
+    def search(self, text: str, k: int = 10) -> "Frame":
         """Find items by id or title: see `Recommender.search`."""
         with self._reading():
             answer = self._get("search", q=text, k=check_count("k", k))
@@ -242,7 +260,7 @@ class Client:
 
     def _table(
         self, rows: Sequence[Mapping[str, Any]], names: Sequence[str], about: Answer, users: str = "int64"
-    ) -> Any:
+    ) -> "Frame":
         from mrfrec.io.frames import frame
 
         kinds = {**about["types"], "similar_to": about["types"]["item"], "user": users}

@@ -219,12 +219,12 @@ def _item(visit: PageVisit) -> tuple[str, Content]:
         kept = [*range(min(canvas.positive, len(positive)) + 1), *against]
         nodes, edges = draw([on_page[i] for i in kept], matrix[np.ix_(kept, kept)], canvas)
         drawings.append({"canvas": canvas, "nodes": nodes, "edges": edges})
-    features = [] if model.features_ is None else model.features_.shared(place, place)[0]
+    features = [] if model.catalogue.features is None else model.catalogue.features.shared(place, place)[0]
     return "item.html", {
         "item": on_page[0],
         "features": [shortened(name, _NAME) for name in features[:_FEATURES]],
         "rank": int(model.catalogue.by_popularity[place]) + 1,
-        "of": model.data_size_.users,
+        "of": model.fitted_.size.users,
         "positive": rows[: len(positive)],
         "negative": rows[len(positive) :],
         "drawings": drawings,
@@ -288,7 +288,7 @@ def _history(visit: PageVisit) -> tuple[str, Content]:
         "unknown": unknown,
         "recommended": rows,
         "novelty": shown if model.fitted_.learned.scales_scores else None,
-        "typical": None if model.data_size_.binary else model.fitted_.usual_value,
+        "typical": None if model.fitted_.size.binary else model.fitted_.usual_value,
         "rules": rules,
         "left": None if kept is None else (int(kept.sum()), len(kept)),
         "more": visit.link("history", item=ids, **{**options, "k": min(2 * k, MOST_ON_PAGE)})

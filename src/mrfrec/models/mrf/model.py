@@ -97,7 +97,7 @@ class MRF(GaussianField):
         Number of threads, by default one for each core. Results do not depend on it.
     memory_limit
         Memory to use beyond the data, such as "8GB", by default as much as is free. It holds for a fit and
-        for `score`; a number is in bytes. A fit that needs more raises `MemoryPlanError`. Where "auto"
+        for `scores`; a number is in bytes. A fit that needs more raises `MemoryPlanError`. Where "auto"
         decides, the limit may make the model smaller; `plan_` says so.
     device
         Where to compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU that has room where the fit would
