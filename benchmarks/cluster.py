@@ -4,7 +4,8 @@
     python -m benchmarks.cluster msd            the size of the Million Song data: seconds and peaks of memory
     python -m benchmarks.cluster kills          20 fits, in each of which a random worker dies at some moment
 
-`docs/explanation/performance.md` has the results. The cost model is `predicted`; `sizes` measured its constants.
+`docs/explanation/performance.md` has the results. `predicted` is the cost model; `sizes` measured its
+constants.
 """
 
 import argparse
@@ -34,7 +35,7 @@ SIZES = {  # users, items, interactions
 }
 FIT = {"l2": 1.0, "sparsity": 0.005}
 
-# Of one core of two (aarch64), from one run of `sizes`; docs/explanation/performance.md checks them by another.
+# Of one core of two (aarch64), from one run of `sizes`; docs/explanation/performance.md has another.
 CONSTANTS = {
     "pattern": 4.0e-9,  # seconds of a thread for a pair of items in a history
     "gather": 2.6e-9,  # the same, for each batch of blocks

@@ -276,7 +276,9 @@ def swaps(count: int = 50) -> None:
         loaded = [mrfrec.load(folder / f"{number}.mrf") for number in (0, 1)]
         history = [int(i) for i in np.argsort(-loaded[0].popularity_)[:20]]
         wanted = {
-            model.fitted_.file_hash[:16]: [(row["item"], row["score"]) for row in model.answer(history=history).rows]
+            model.fitted_.file_hash[:16]: [
+                (row["item"], row["score"]) for row in model.answer(history=history).rows
+            ]
             for model in loaded
         }
         assert len({str(rows) for rows in wanted.values()}) == 2

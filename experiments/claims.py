@@ -1,4 +1,4 @@
-"""Test claims of the paper that its tables do not, with a model for each; docs/explanation/claims.md quotes the results.
+"""Test claims of the paper that its tables do not; docs/explanation/claims.md quotes the results.
 
     python -m experiments.claims debian                 # the data set of the package
     python -m experiments.claims anime-5k-users ../data  # a data set of the folder

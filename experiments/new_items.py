@@ -27,8 +27,8 @@ from mrfrec import MRF, datasets, read_item_features
 from mrfrec.core.metrics import expected_gains, ideal_gains
 from mrfrec.data.features import ItemFeatures
 from mrfrec.evaluation import Questions, Split, paired, read_events, strong_generalisation
-from mrfrec.evaluation.figures import figure_axes
 from mrfrec.evaluation.metrics import mean_of
+from mrfrec.figures import figure_axes
 from mrfrec.models.compiling import warm_up
 from mrfrec.models.mrf import carrying, measuring
 from mrfrec.models.parameters import unfitted

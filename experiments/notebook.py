@@ -4,9 +4,9 @@
     python -m experiments.notebook mrf_for_cf_NeurIPS_2019.ipynb anime/interactions.parquet --heldout 500
 
 The notebook is that of github.com/hasteck/MRF_NeurIPS_2019. Its functions are executed from the file, so name
-one that you trust. They run as they are; with what departs from the paper replaced (docs/explanation/method.md, "The
-author's notebook"); and with ties broken as mrfrec breaks them, in float64, on which r > 0 depends. With
---heldout, the data are the training users of a split.
+one that you trust. They run as they are; with what departs from the paper (docs/explanation/method.md,
+"The author's notebook") replaced; and with ties broken as mrfrec breaks them, in float64, on which r > 0
+depends. With --heldout, the data are the training users of a split.
 """
 
 import argparse

@@ -32,8 +32,8 @@ from experiments.run import CACHE, RESULTS
 from mrfrec import datasets
 from mrfrec.evaluation import metrics, splits
 from mrfrec.evaluation.questions import Split
-from mrfrec.evaluation.report import seconds_text
 from mrfrec.io.tables import read_events, read_interactions
+from mrfrec.shown import seconds_text
 
 TRIALS = 10
 _RIDGES = (10.0, 30.0, 60.0, 100.0, 200.0, 350.0, 600.0, 1000.0, 2000.0, 5000.0)

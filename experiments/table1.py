@@ -27,9 +27,9 @@ from mrfrec.evaluation import grid, metrics, tuning
 from mrfrec.evaluation.metrics import Numbers
 from mrfrec.evaluation.protocol import Ties, evaluate
 from mrfrec.evaluation.questions import Split
-from mrfrec.evaluation.report import seconds_text
 from mrfrec.io.atomic import writing
 from mrfrec.models.registry import build
+from mrfrec.shown import seconds_text
 
 AIM = "ndcg@100"
 TIES: Ties = "index"

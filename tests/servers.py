@@ -16,6 +16,7 @@ from threading import Thread
 from typing import Any, Self
 
 import httpx
+import numpy as np
 import polars as pl
 import uvicorn
 
@@ -124,6 +125,27 @@ def save_tagged(path: Path) -> Path:
     features = read_item_features(items)
     names = Texts.of(name.replace(": ", ": <b>") for name in features.names)
     MRF(threads=1, measure=False).fit(table, item_features=replace(features, names=names)).save(path)
+    return path
+
+
+def save_carried(path: Path) -> Path:
+    """Fit a model of 90 items in ten groups, g0 to g89, to people who like one group each.
+
+    Nobody has g80 to g89, to which weights of alike items are carried over.
+    """
+    rng = np.random.default_rng(4)
+    liked = np.where(np.arange(80) % 10 == rng.integers(0, 10, 1200)[:, None], 0.4, 0.01)
+    users, places = np.nonzero(rng.random(liked.shape) < liked)
+    table = pl.DataFrame({"user": users, "item": [f"g{place}" for place in places]})
+    items = pl.DataFrame(
+        {
+            "item": [f"g{i}" for i in range(90)],
+            "title": [f"<b>G{i}</b>" for i in range(90)],
+            "part": [f"part {i % 10} {i // 10 % 3}" for i in range(90)],
+        }
+    )
+    model = MRF(threads=1, rank=0).fit(table, item_features=items.select("item", "part"), items=items)
+    model.save(path)
     return path
 
 

@@ -5,7 +5,6 @@ import gzip
 import io
 import logging
 import os
-import re
 import signal
 import sys
 import time
@@ -13,10 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import numpy as np
 import polars as pl
 import pytest
 import scipy.sparse as sp
+from nbclient import NotebookClient
 from typer.testing import CliRunner
 
 import mrfrec
@@ -97,25 +98,36 @@ def test_the_time_left_follows_the_speed_of_the_present_part_and_of_calls_that_t
     assert clock.left(11.0) == "0:01:10 left"
 
 
-def test_true_writes_a_line_in_a_notebook_and_nothing_where_nobody_looks(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_true_draws_nothing_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
     model = MRF(sparsity=0.1).fit(data())
     for nothing_is_drawn in (None, False, True):  # stderr is no terminal
         model.fit(data(), progress=nothing_is_drawn)
         model.recommend(k=2, progress=nothing_is_drawn)
     assert capsys.readouterr() == ("", "")
-    notebook = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
-    monkeypatch.setattr(sys, "stderr", notebook)
-    model.fit(data(), progress=True)
-    model.recommend(k=2, progress=True)
-    lines = [line.split("\r")[-1].split() for line in notebook.getvalue().split("\n")[:-1]]
-    assert [line[:2] for line in lines] == [["100%", "finishing"], ["100%", "recommending"]]
-    with showing(True) as report:
-        assert report is not None
-        report("reading", 2, 4)
-    assert re.search(r" 50%  reading.*\n$", notebook.getvalue())  # a call that was interrupted
-    assert capsys.readouterr() == ("", "")
+
+
+def test_an_executed_notebook_keeps_the_last_line_of_each_call() -> None:
+    cells = [
+        "import numpy as np, scipy.sparse as sp, mrfrec, time\n"
+        "from mrfrec import bars\n"
+        "bars._SECONDS_BETWEEN_LINES = 0.0\n"
+        "X = sp.csr_array((np.random.default_rng(0).random((600, 120)) < 0.1).astype(np.float32))",
+        "model = mrfrec.MRF(sparsity=0.1).fit(X, progress=True)\n"
+        "answer = model.recommend(k=2, progress=True)",
+        "with bars.showing(True) as report:  # two calls, the second of which is interrupted\n"
+        "    report('reading', 2, 2)\n"
+        "    report('learning', 0, 4)\n"
+        "    report('learning', 2, 4)",
+    ]
+    new: Any = nbformat.v4  # which has no types
+    notebook = new.new_notebook(cells=[new.new_code_cell(cell) for cell in cells])
+    NotebookClient(notebook, timeout=120).execute()
+    nothing, calls, interrupted = (cell.outputs for cell in notebook.cells)
+    assert nothing == []
+    lines = [output.data["text/plain"].split()[:2] for output in calls]
+    assert lines == [["100%", "finishing"], ["100%", "recommending"]]
+    (only,) = interrupted
+    assert only.data["text/plain"].split()[:2] == ["50%", "learning"]
 
 
 def test_true_draws_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

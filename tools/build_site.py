@@ -1,5 +1,7 @@
 """Lay out the pages of the documentation and have Zensical build them into site/: `make docs`."""
 
+import base64
+import json
 import os
 import re
 import shutil
@@ -18,6 +20,8 @@ OUTSIDE = (
     "experiments/results/*",
 )
 
+_LINK_TO_NOTEBOOK = re.compile(r"(\]\([\w./-]+)\.ipynb([#)])")
+
 
 def lay(folder: Path) -> None:
     """Copy the pages of docs/ and those outside it into one folder, and make their links fit.
@@ -26,19 +30,47 @@ def lay(folder: Path) -> None:
     """
     pages = folder / "docs"
     shutil.copytree(ROOT / "docs", pages)
+    for notebook in list(pages.rglob("*.ipynb")):
+        write_page(notebook)
+        notebook.unlink()
     for page in pages.rglob("*.md"):
         to_docs = "../" * (len(page.relative_to(pages).parts) - 1)
-        page.write_text(page.read_text().replace(f"]({to_docs}../", f"]({to_docs}"))
+        text = page.read_text().replace(f"]({to_docs}../", f"]({to_docs}")
+        page.write_text(_LINK_TO_NOTEBOOK.sub(r"\1.md\2", text))
     for path in sorted(path for pattern in OUTSIDE for path in ROOT.glob(pattern)):
         copy = pages / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
         if copy.suffix == ".md":
             links = r"(\]\(|src=\"|srcset=\")((?:\.\./)*)docs/"
-            copy.write_text(re.sub(links, r"\1\2", copy.read_text()))
+            text = re.sub(links, r"\1\2", copy.read_text())
+            copy.write_text(_LINK_TO_NOTEBOOK.sub(r"\1.md\2", text))
     (pages / "README.md").rename(pages / "index.md")
-    config = (ROOT / "mkdocs.yml").read_text()
+    config = (ROOT / "mkdocs.yml").read_text().replace(".ipynb\n", ".md\n")
     (folder / "mkdocs.yml").write_text(config.replace("paths: [src]", f"paths: [{ROOT / 'src'}]"))
+
+
+def write_page(notebook: Path) -> None:
+    """Write a notebook with its outputs as a page, and its figures as files, beside it."""
+    parts = []
+    for number, cell in enumerate(json.loads(notebook.read_text())["cells"]):
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for data in (output["data"] for output in cell["outputs"]):
+            if "image/png" in data:
+                image = notebook.with_name(f"{notebook.stem}-{number}.png")
+                image.write_bytes(base64.b64decode(data["image/png"]))
+                parts.append(f"![The figure that the cell returns]({image.name})")
+            elif "text/html" in data:  # in the style of the site, which scrolls wide tables
+                html = re.sub(r"<style.*?</style>", "", "".join(data["text/html"]), flags=re.DOTALL)
+                html = re.sub(r' (?:border|class|style)="[^"]*"|\n\s*', "", html)
+                parts.append(f'<div class="notebook">{html}</div>')
+            else:
+                parts.append(f"```text\n{''.join(data['text/plain'])}\n```")
+    notebook.with_suffix(".md").write_text("\n\n".join(parts) + "\n")
 
 
 def build(folder: Path) -> None:

@@ -66,7 +66,7 @@ class Clock:
 def showing(progress: "Progress | bool | None") -> AbstractContextManager[Progress | None]:
     """Return a context with the callback of a parameter `progress`: the function itself, or bars for True.
 
-    Bars are drawn on stderr. True counts as None if that is neither a terminal nor a notebook.
+    Bars are drawn on stderr, or as one line in a notebook. True counts as None where there is neither.
     """
     if progress is True and sys.stderr.isatty():
         return _bars_in_terminal()
@@ -117,29 +117,35 @@ def _bars_in_terminal() -> Iterator[Progress]:
 
 @contextmanager
 def _line_in_notebook() -> Iterator[Progress]:
-    """Write a line for each call, and rewrite it until the call ends."""
+    """Show one line and replace it, so that a notebook keeps the last one alone."""
+    from IPython.display import display
+
     clock: Clock | None = None
     written = 0.0  # the time of the last line
-    width = 0
+    shown: Any = None  # by the notebook
+    last = ""
+
+    def write(text: str) -> None:
+        nonlocal shown
+        if shown is None:
+            shown = display({"text/plain": text}, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+        else:
+            shown.update({"text/plain": text}, raw=True)
 
     def show(stage: str, done: int, total: int) -> None:
-        nonlocal clock, written, width
+        nonlocal clock, written, last
         now = time.monotonic()
         if clock is None or clock.begins_again(done, total):
             clock = Clock(now)
-            written = 0.0
         clock.report(done, total, now)
-        if now - written < _SECONDS_BETWEEN_LINES and not clock.is_over:
-            return
         known = f"{clock.share:4.0%}  {stage}" if total else f"{stage} ({done:,})"
-        text = "  ".join(part for part in (known, clock.left(now)) if part)
-        sys.stderr.write("\r" + text.ljust(width) + ("\n" if clock.is_over else ""))
-        sys.stderr.flush()
-        written = now
-        width = 0 if clock.is_over else len(text)
+        last = "  ".join(part for part in (known, clock.left(now)) if part)
+        if now - written >= _SECONDS_BETWEEN_LINES:
+            write(last)
+            written = now
 
     try:
         yield show
     finally:
-        if width:  # interrupted
-            sys.stderr.write("\n")
+        if last:
+            write(last)

@@ -152,8 +152,10 @@ def test_only_items_that_speak_for_a_recommendation_are_its_reasons() -> None:
     relearn(model, weights=Rows.of(sp.csr_array(B)))
     (row,) = model.answer(history=[0, 1, 2], k=1, explain=3).rows
     assert (row["item"], row["because"]) == (3, "2 +0.75, 0 +0.50")
-    assert because_text(-0.004, [("2", 0.75), ("0", 0.004)]) == "2 +0.75"
-    assert because_text(0.0, [("2", 0.002), ("0", 0.001)]) == "2 +0.00, 0 +0.00"  # nothing else to say
+    assert because_text(-0.004, [("2", 0.75, ["7"]), ("0", 0.004, [])]) == "2 +0.75 (through: 7)"
+    assert (
+        because_text(0.0, [("2", 0.002, []), ("0", 0.001, [])]) == "2 +0.00, 0 +0.00"
+    )  # nothing else to say
 
 
 @pytest.mark.parametrize("threshold", [None, 0.3])

@@ -8,15 +8,18 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
+from matplotlib.style import context
 
-from mrfrec import MissingLibraryError, ParameterError
+from mrfrec import MRF, Interactions, MissingLibraryError, ParameterError
 from mrfrec.data.ids import Ids
-from mrfrec.evaluation.figures import check_drawable, plot_tuning
 from mrfrec.evaluation.metrics import parse
 from mrfrec.evaluation.protocol import Comparison, Evaluation
 from mrfrec.evaluation.study import Trial, Tuning
+from mrfrec.figures import check_drawable, figure_class, write_figure
 from mrfrec.paper.results import plot_exposure, plot_low_rank, plot_times
 from mrfrec.paper.side_checks import TARGETS, Exposure
 
@@ -59,7 +62,7 @@ FIGURES: dict[str, Callable[[Path], None]] = {
     "tradeoff": lambda path: plot_times(TIMES, "ndcg@100", path),
     "lowrank": lambda path: plot_low_rank(LOW_RANK, "ndcg@100", path),
     "exposure": lambda path: plot_exposure(EXPOSURE, path),
-    "tuning": lambda path: plot_tuning(tuned({"l2": 1.0}, {"l2": 100.0}), path),
+    "tuning": lambda path: write_figure(tuned({"l2": 1.0}, {"l2": 100.0}).plot(), path),
 }
 
 
@@ -117,7 +120,7 @@ def test_a_tradeoff_has_a_line_for_each_sparsity_and_a_label_for_each_r(drawn: A
     axes = drawn(FIGURES["tradeoff"])
     assert legend_of(axes) == {"dense", "0.5 %", "0.1 %"}
     assert [text.get_text() for text in axes.texts] == ["r = 0", "r = 0.5"] * 2
-    assert (axes.get_xscale(), axes.get_title()) == ("log", "some users held out")
+    assert (axes.get_xscale(), axes.get_figure().get_suptitle()) == ("log", "some users held out")
 
 
 def test_low_rank_has_a_point_for_each_rank_and_a_line_for_all_weights(drawn: Any) -> None:
@@ -133,17 +136,89 @@ def test_exposure_has_a_line_for_each_model_and_for_what_they_are_compared_with(
     assert np.allclose(axes.lines[1].get_ydata(), 10.0)
 
 
-def test_trials_are_drawn_over_l2_with_a_line_for_each_of_the_best_combinations(drawn: Any) -> None:
+def test_trials_are_drawn_over_l2_with_a_line_for_each_of_the_best_combinations() -> None:
     points = [{"alpha": a / 10, "l2": l2, "r": 0.0} for a in range(9) for l2 in (1.0, 10.0, 100.0)]
-    axes = drawn(lambda path: plot_tuning(tuned(*points), path))
+    axes = tuned(*points).plot().axes[0]
     assert (axes.get_xlabel(), axes.get_xscale()) == ("l2", "log")
     assert legend_of(axes) == {"best", *(f"alpha={a / 10:g}" for a in range(3, 9))}
     assert axes.lines[-1].get_xdata() == [100.0]
     ranks: list[dict[str, Any]] = [{"l2": "auto", "alpha": 0.5, "rank": rank} for rank in (0, 64)]
-    assert drawn(lambda path: plot_tuning(tuned(*ranks), path)).get_xlabel() == "rank"
+    assert tuned(*ranks).plot().axes[0].get_xlabel() == "rank"
 
 
-def test_trials_in_which_no_number_varies_are_drawn_in_their_order(drawn: Any) -> None:
-    axes = drawn(lambda path: plot_tuning(tuned({"center": True}, {"center": False}), path))
+def test_trials_in_which_no_number_varies_are_drawn_in_their_order() -> None:
+    axes = tuned({"center": True}, {"center": False}).plot().axes[0]
     assert axes.get_xlabel() == "trial"
     assert legend_of(axes) == {"accuracy", "best"}
+
+
+def neighbors() -> Figure:
+    matrix = np.random.default_rng(0).random((200, 8)) < 0.4
+    titles = ["the $x^2$ of it", "two\nlines", "a" * 200, *("" for _ in range(5))]
+    data = Interactions(sp.csr_array(matrix.astype(np.float32)), titles=titles)
+    return MRF(measure=False, rank=0).fit(data).plot_neighbors(0, k=7)
+
+
+SHOWN: dict[str, Callable[[], Figure]] = {
+    "neighbors": neighbors,
+    "comparison": lambda: Comparison(TIMES).plot(),
+    "tuning": lambda: tuned({"l2": 1.0}, {"l2": 100.0}).plot(),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_notebook_shows_the_same_bytes_each_time_and_pyplot_knows_nothing(name: str) -> None:
+    before = dict(mpl.rcParams.items())
+    figure = SHOWN[name]()
+    assert isinstance(figure, Figure)
+    content = figure._repr_png_()  # type: ignore[attr-defined]
+    assert content.startswith(b"\x89PNG")
+    assert content == SHOWN[name]()._repr_png_()  # type: ignore[attr-defined]
+    assert len(content) < 60_000
+    assert dict(mpl.rcParams.items()) == before
+    assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
+
+
+@pytest.mark.parametrize("style", ["default", "dark_background"])
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_figure_can_be_read_on_light_and_on_dark(name: str, style: str) -> None:
+    """It brings its background, and all text and lines differ from that clearly."""
+    with context(style):
+        figure = SHOWN[name]()
+        *ground, alpha = to_rgba(figure.get_facecolor())
+        axes = figure.axes[0]
+        lines = [line.get_color() for line in axes.lines] + [bar.get_facecolor() for bar in axes.patches]
+        texts = [*figure.texts, axes.xaxis.label, *axes.get_xticklabels(), *axes.get_yticklabels()]
+    assert alpha == 1
+    assert len(lines) > 0
+    for color in [*lines, *(text.get_color() for text in texts)]:
+        assert np.abs(np.array(to_rgba(color)[:3]) - ground).max() > 0.5
+
+
+def test_neighbors_are_drawn_as_similar_items_has_them() -> None:
+    figure = neighbors()
+    axes = figure.axes[0]
+    labels = [text.get_text() for text in axes.get_yticklabels()]
+    assert figure.get_suptitle() == "Goes with the $x^2$ of it [0]"
+    assert all("\n" not in label and len(label) <= 50 for label in labels)
+    widths = [bar.get_width() for bar in axes.patches]  # type: ignore[attr-defined]
+    assert widths == sorted(widths, reverse=True)
+    assert len(widths) == len(labels) > 1
+    assert axes.get_ylim() == (len(labels) - 0.5, -0.5)  # the strongest at the top
+
+
+def test_a_comparison_has_a_point_for_each_model_and_metric() -> None:
+    found = Comparison(TIMES)
+    axes = found.plot("ndcg@100").axes[0]
+    assert [text.get_text() for text in axes.get_yticklabels()] == [*found]
+    assert np.array_equal(axes.lines[0].get_xdata(), [found[name].mean("ndcg@100").mean for name in found])
+    with pytest.raises(ParameterError, match="metric must be among"):
+        found.plot("recall@20")
+
+
+def test_a_plot_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    figure_class.cache_clear()
+    for draw in SHOWN.values():
+        with pytest.raises(MissingLibraryError, match=r"\[plot\]"):
+            draw()

@@ -1,6 +1,7 @@
 """Weights of alike items that new items get, and how much of them: the naive truth, measuring and files."""
 
 from dataclasses import asdict, replace
+from math import fsum
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import scipy.sparse as sp
 
 import mrfrec
 from mrfrec import MRF, Interactions
+from mrfrec.answers.reasons import explanation
 from mrfrec.core import new_items
 from mrfrec.core.plan import Settings
 from mrfrec.core.rows import Rows
@@ -19,6 +21,7 @@ from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Ids, Texts
 from mrfrec.engines.local import LocalEngine
 from mrfrec.fitted.measured import Measured
+from mrfrec.io.artifact import open_file, write_file
 from mrfrec.models.mrf import carrying
 from mrfrec.models.mrf.new_items import with_new_items
 from mrfrec.models.mrf.scoring import sampled_histories
@@ -199,3 +202,129 @@ def test_a_measured_carry_is_kept_by_files_updates_and_items_added_later(
     found = again.recommend(history=[0, 9, 19, 29], allow=[159], k=1)
     assert sum(reasons["contribution"]) == pytest.approx(found["score"][0], abs=1e-5)
     assert MRF(measure=False).fit(data).fitted_.learned.carry_scale == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("threshold", [None, 0.05])
+@pytest.mark.parametrize("most", [300, 9])
+def test_what_is_carried_over_is_told_as_naive_says(
+    threshold: float | None, most: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _, data = crowd()
+    assert data.features is not None
+    monkeypatch.setattr(new_items, "MOST_CARRIED", most)
+    model = MRF(threshold=threshold, rank=0, dtype="float64").fit(data)
+    learned: Any = model.fitted_.learned
+    assert learned.carry_scale > 0
+    model.save(tmp_path / "a.mrf")
+    loaded = mrfrec.load(tmp_path / "a.mrf").fitted_.learned
+    B = np.asarray(model.weights_.todense() if threshold else model.weights_).copy()
+    B[:, 154:] = 0.0
+    F = data.features.matrix.toarray()
+    history = np.array([3, 14, 13, 40, 77])  # 14 has the features of item 154, others those of its group
+    x = np.zeros(160)
+    x[history] = [1.0, 2.0, -1.0, 0.5, 3.0]
+    missing = 0
+    for item in range(154, 160):
+        weights = learned.entries(history, np.array([item]))[:, 0]
+        X = data.matrix.toarray()
+        wanted = naive.parts_through(x, B, X, F, item, learned.carry_scale, most if threshold else None)
+        missing += len(history) - len(wanted)
+        for each in (learned, learned.prepared(), loaded):
+            assert each.carried_between(history, 5) is None  # known from use
+            carried = each.carried_between(history, item)
+            assert carried is not None
+            for place, k in enumerate(history.tolist()):
+                parts = x[k] * weights[place] * carried.through[place]
+                found = {int(j): part for j, part in zip(carried.items, parts, strict=True) if part}
+                assert found == pytest.approx(wanted.get(k, {}), abs=1e-12)
+                assert carried.total[place] == pytest.approx(carried.through[place].sum(), abs=1e-9)
+    assert (missing > 6) == (most == 9 and threshold is not None)
+
+
+def named_crowd(kind: type) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The events and the items of the crowd, with titles, as tables; ids are integers or strings."""
+    X, data = crowd()
+    assert data.features is not None
+    users, places = np.nonzero(X)
+    ids = [kind(f"7{item:03}") for item in range(160)]
+    parts = data.features.matrix.tocsc().indices
+    titles = [f"Item {item}" if item % 2 else None for item in range(160)]
+    items = pl.DataFrame({"item": ids, "title": titles, "part": [f"part {part}" for part in parts]})
+    return pl.DataFrame({"user": users, "item": [ids[place] for place in places]}), items
+
+
+@pytest.mark.parametrize("kind", [int, str])
+@pytest.mark.parametrize("later", [False, True])
+def test_explanations_name_the_items_that_weights_were_carried_over_from(
+    kind: type, later: bool, tmp_path: Path
+) -> None:
+    events, items = named_crowd(kind)
+    features = items.select("item", "part")
+    model = MRF(rank=0).fit(events, item_features=features[:-6] if later else features)
+    if later:
+        with pytest.warns(mrfrec.errors.MrfrecWarning, match="are known"):
+            assert model.add_items(features) == 6
+    model.set_items(items)
+    model.save(tmp_path / "a.mrf")  # without histories
+    loaded = mrfrec.load(tmp_path / "a.mrf")
+    ids, place = items["item"].to_list(), model.catalogue.position
+    history, new, used = [ids[9], ids[19], ids[28], ids[40]], ids[159], ids[49]
+    for each in (model, loaded):
+        assert "carried" not in each.explain(used, history=history).columns
+        for novelty in (None, 0.7):
+            asked: Any = {"history": history, "novelty": novelty}
+            parts, base, _ = explanation(each.fitted_, new, **asked)
+            (score,) = each.recommend(**asked, k=1, allow=[new])["score"]
+            assert base + fsum(part.amount for part in parts) == pytest.approx(score, abs=1e-5)
+            for part in parts:
+                assert part.through is not None
+                assert len(part.through.items) <= 5
+                sizes = [abs(amount) for _, amount in part.through.items]
+                assert sizes == sorted(sizes, reverse=True)
+                assert all(each.popularity_[item] for item, _ in part.through.items)
+                weights = each.fitted_.learned.weights_between(
+                    np.array([part.item]), np.ones(1), np.array([item for item, _ in part.through.items], int)
+                )
+                assert (np.sign(weights[0]) == np.sign([x for _, x in part.through.items])).all()
+            table = each.explain(new, **asked)
+            assert table["carried"].to_list()[: len(parts)] == [p.through.amount for p in parts]  # type: ignore[union-attr]
+        (because,) = each.recommend(history=history, k=1, allow=[new], explain=2)["because"]
+        best = next(part for part in parts if part.item == place(ids[19]))
+        alike = best.through.items[0][0]  # type: ignore[union-attr]
+        name = f"Item {alike} [{ids[alike]}]" if alike % 2 else str(ids[alike])
+        assert f"Item 19 [{ids[19]}]" in because
+        assert f"(through: {name}" in because
+    assert "through" not in loaded.explain(new, history=[]).columns
+
+
+@pytest.mark.parametrize("name", ["new", "ptr", "items", "shares", "own"])
+def test_parts_carried_over_that_do_not_go_together_are_refused(name: str, tmp_path: Path) -> None:
+    _, data = crowd()
+    MRF(rank=0).fit(data).save(path := tmp_path / "a.mrf")
+    facts, stored = open_file(path)
+    arrays = {each: x.read().copy() for each, x in stored.items()}
+    whole = arrays[f"carried.{name}"]
+    wrong = {"shorter": whole[:-1].copy(), "missing": None}
+    wrong |= {"backwards": whole[::-1].copy()} if name in ("new", "ptr") else {}
+    wrong |= {"beyond": whole + 160} if name in ("new", "items") else {}
+    for change in wrong.values():
+        kept = {each: x for each, x in arrays.items() if each != f"carried.{name}"}
+        write_file(path, kept if change is None else {**kept, f"carried.{name}": change}, facts)
+        if name == "new" and change is None:  # as in files of before
+            assert "carried" not in mrfrec.load(path).explain(159, history=[9, 19]).columns
+            continue
+        with pytest.raises(mrfrec.ModelFileError):
+            mrfrec.load(path).explain(159, history=[9, 19])
+
+
+def test_nothing_goes_through_alike_items_that_do_not_go_with_the_history() -> None:
+    events, items = named_crowd(str)
+    model = MRF(threshold=2.0, rank=0).fit(events, item_features=items.select("item", "part"))
+    ids, new = items["item"].to_list(), items["item"][159]
+    assert not model.weights_[[28], [159]].any()  # nobody who likes that item likes those of the other group
+    table = model.explain(new, history=[ids[28], ids[19]])
+    assert table["carried"].to_list()[:2] == [pytest.approx(table["contribution"][0]), 0.0]
+    assert "7" in table["through"][0]
+    assert table["through"][1] is None
+    (row,) = model.recommend(history=[ids[28]], k=1, allow=[new], explain=2).to_dicts()
+    assert "through" not in row["because"]

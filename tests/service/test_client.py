@@ -19,7 +19,7 @@ from mrfrec import MRF, Client, DataError, Interactions, MrfrecWarning, Paramete
 from mrfrec.service import ServiceSettings, create_app
 
 from matrices import random_matrix
-from servers import posted, save_keys, save_shop, save_tagged, serving
+from servers import posted, save_carried, save_keys, save_shop, save_tagged, serving
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,8 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def files(shop: Path, films: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tagged = save_tagged(tmp_path_factory.mktemp("client") / "tagged.mrf")
-    return {"shop": shop, "films": films, "tagged": tagged}
+    carried = save_carried(tmp_path_factory.mktemp("client") / "carried.mrf")
+    return {"shop": shop, "films": films, "tagged": tagged, "carried": carried}
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +114,13 @@ TAGGED: dict[str, Asked] = {
     "explain": ("explain", {"item": "p12", "history": ["p0", "p1"]}),
     "explain an empty history": ("explain", {"item": "p12", "history": []}),
 }
-CASES = {"shop": SHOP, "films": FILMS, "tagged": TAGGED}
+CARRIED: dict[str, Asked] = {
+    "reasons": ("recommend", {"history": ["g7", "g17", "g38"], "allow": ["g87"], "explain": 3, "k": 1}),
+    "explain": ("explain", {"item": "g87", "history": ["g7", "g17", "g38"], "novelty": 0.3}),
+    "explain a used item": ("explain", {"item": "g27", "history": ["g7", "g17", "g38"]}),
+    "explain an empty history": ("explain", {"item": "g87", "history": []}),
+}
+CASES = {"shop": SHOP, "films": FILMS, "tagged": TAGGED, "carried": CARRIED}
 
 
 @pytest.mark.parametrize(("name", "key"), [(name, key) for name, cases in CASES.items() for key in cases])
@@ -126,7 +133,29 @@ def test_a_client_answers_as_the_model_does(url: str, files: dict[str, Path], na
     assert found.schema == wanted.schema
     assert found.equals(wanted) or (found.to_dicts() == [pytest.approx(row) for row in wanted.to_dicts()])
     assert len(said) == len(expected)
-    assert ("both" in found.columns) == (name == "tagged" and method == "explain")
+    assert ("both" in found.columns) == (name in ("tagged", "carried") and method == "explain")
+    assert ("through" in found.columns) == (name == "carried" and key == "explain")
+
+
+def test_alike_items_are_named_in_every_answer(url: str, files: dict[str, Path]) -> None:
+    asked = {"model": "carried", "history": ["g7", "g17"]}
+    (row,) = posted(f"{url}/v1/recommend", json={**asked, "allow": ["g87"], "k": 1, "reasons": 2}).json()[
+        "items"
+    ]
+    for reason in row["reasons"]:
+        assert reason["carried"] > reason["contribution"] / 2
+        assert 1 <= len(reason["through"]) <= 2
+    *parts, base = posted(f"{url}/v1/explain", json={**asked, "item": "g87"}).json()["contributions"]
+    assert [part["through"][:2] for part in parts] == [reason["through"] for reason in row["reasons"]]
+    assert parts[0]["through"][0].keys() == {"item", "title", "contribution"}
+    assert parts[0]["through"][0]["title"].startswith("<b>G")
+    assert "carried" not in base
+    used = posted(f"{url}/v1/explain", json={**asked, "item": "g37"}).json()["contributions"]
+    assert not any({"carried", "through"} & part.keys() for part in used)
+    page = httpx.get(f"{url}/history?model=carried&item=g7&item=g17&k=100").text
+    assert "&lt;b&gt;G" in page
+    card = page.partition(">&lt;b&gt;G87&lt;/b&gt;</a>")[2].partition("</li>")[0]
+    assert card.count('class="through"') == 2
 
 
 def test_features_in_common_are_lists_in_every_answer(url: str) -> None:

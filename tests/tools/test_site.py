@@ -23,6 +23,13 @@ def test_site_builds_without_a_warning(tmp_path: Path) -> None:
     reference = (tmp_path / "site" / "reference" / "api" / "index.html").read_text()
     for name in ("fit", "recommend", "explain", "save"):
         assert f'id="mrfrec.Recommender.{name}"' in reference
+    tour = (tmp_path / "site" / "tour.html").read_text()
+    images = re.findall(r'<img[^>]+src="(tour-\d+\.png)"', tour)
+    assert len(images) > 2
+    assert all((tmp_path / "site" / image).is_file() for image in images)
+    assert tour.count("<table>") > 5
+    assert "<td>python3-scipy</td>" in tour
+    assert 'href="tour.html"' in home
 
 
 @pytest.mark.parametrize("bad", [[], ["nowhere.md", "other.md#nowhere"]], ids=["good", "bad"])
@@ -49,7 +56,8 @@ def test_every_page_is_in_the_menu_and_the_menu_has_only_pages() -> None:
         return [entry] if isinstance(entry, str) else [page for child in children for page in pages(child)]
 
     listed = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
-    inside = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    written = (path for form in ("*.md", "*.ipynb") for path in (ROOT / "docs").rglob(form))
+    inside = {str(path.relative_to(ROOT / "docs")) for path in written}
     outside = {str(path.relative_to(ROOT)) for pattern in OUTSIDE for path in ROOT.glob(pattern)}
     outside = {page for page in outside if page.endswith(".md") and "/results/" not in page}
     assert sorted(listed) == sorted(inside | outside - {"README.md"} | {"index.md"})

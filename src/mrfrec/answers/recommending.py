@@ -8,7 +8,7 @@ from mrfrec.answers.columns import RECOMMENDATION_COLUMNS, Recommendations, Scor
 from mrfrec.answers.filters import Filters
 from mrfrec.answers.people import People, UnknownIds
 from mrfrec.answers.question import Question
-from mrfrec.answers.reasons import added_novelty, check_explains, reasons, scaled_weights
+from mrfrec.answers.reasons import added_novelty, check_explains, reasons, scaled_weights, through_alike
 from mrfrec.answers.rules import Rules, boosts, rank_by_rules
 from mrfrec.answers.selection import rank
 from mrfrec.data.catalogue import Columns
@@ -88,7 +88,8 @@ def ranked(
                 base[strangers] = others[items[strangers]]
             weights = scaled_weights(fitted, more_novelty)
             boost = None if rules.lift is None else boosts(rules.lift, items, scores)
-            explained = ScoreParts(base, *reasons(weights, histories, items, question.explain), boost)
+            found = reasons(weights, histories, items, question.explain)
+            explained = ScoreParts(base, *found, boost, through_alike(fitted, items, *found))
         yield Recommendations(names, items, scores, evidence, explained)
         done += len(names)
         if progress is not None:

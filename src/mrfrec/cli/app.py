@@ -1,4 +1,4 @@
-"""The application and the commands that use models. docs/reference/cli.md is generated from the texts here."""
+"""The application and the commands that use models. Their texts become docs/reference/cli.md."""
 
 import logging
 from contextlib import suppress

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from mrfrec.core.progress import Progress
     from mrfrec.data.events import Events
     from mrfrec.evaluation.questions import Split
-    from mrfrec.evaluation.report import Report
     from mrfrec.models.recommender import Recommender
+    from mrfrec.shown import Report
 
 _HELDOUT = 10_000  # users held out at most by default
 _MIN_ITEMS = 5
@@ -252,7 +252,7 @@ def prepared_split(
     for path in (options.output, *written):
         check_output(path, *data.inputs(), *read)
     if plot is not None:
-        from mrfrec.evaluation.figures import check_drawable
+        from mrfrec.figures import check_drawable
 
         check_drawable(plot)
     with progress_bar() as progress:

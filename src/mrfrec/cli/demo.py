@@ -1,4 +1,4 @@
-"""The command demo: a tour of the package on built-in data. docs/reference/cli.md is generated from the text here."""
+"""The command demo: a tour of the package on built-in data. Its text becomes docs/reference/cli.md."""
 
 import logging
 import shlex

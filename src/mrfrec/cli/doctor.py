@@ -1,4 +1,4 @@
-"""The command doctor. docs/reference/cli.md is generated from the text here."""
+"""The command doctor. Its text becomes docs/reference/cli.md."""
 
 import logging
 import platform

@@ -1,4 +1,4 @@
-"""The commands evaluate, compare and tune. docs/reference/cli.md is generated from the texts here."""
+"""The commands evaluate, compare and tune. Their texts become docs/reference/cli.md."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -15,8 +15,8 @@ from mrfrec.errors import ParameterError
 if TYPE_CHECKING:
     from mrfrec.evaluation.protocol import Evaluation
     from mrfrec.evaluation.questions import Split
-    from mrfrec.evaluation.report import Report
     from mrfrec.models.recommender import Recommender
+    from mrfrec.shown import Report
 
 
 def evaluate(
@@ -236,8 +236,8 @@ def tune(
     """  # fmt: skip
     from mrfrec.cli.models import make_models, only_model, parse_model, parse_vary
     from mrfrec.evaluation import report, tuning
-    from mrfrec.evaluation.figures import plot_tuning
     from mrfrec.evaluation.grids import axes_of
+    from mrfrec.figures import write_figure
 
     spec = parse_model(only_model(model))
     settings = Evaluating(metrics=metric, ties=ties, form=form)
@@ -260,4 +260,4 @@ def tune(
         result.save(best)
         note(f"wrote the best parameters to {best}; use them with mrfrec fit --params {best}")
         if plot is not None:
-            plot_tuning(result, plot)
+            write_figure(result.plot(), plot)

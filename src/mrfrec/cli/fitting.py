@@ -1,4 +1,4 @@
-"""The commands fit, update, forget, add-items and items. docs/reference/cli.md is generated from the texts here."""
+"""The commands fit, update, forget, add-items and items. Their texts become docs/reference/cli.md."""
 
 import time
 from collections.abc import Iterator

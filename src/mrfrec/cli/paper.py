@@ -1,4 +1,4 @@
-"""`mrfrec paper`: the experiments of the paper. docs/reference/cli.md is generated from the texts here."""
+"""`mrfrec paper`: the experiments of the paper. Their texts become docs/reference/cli.md."""
 
 import logging
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The commands of production: nightly, serve and key. docs/reference/cli.md is generated from the texts here."""
+"""The commands of production: nightly, serve and key. Their texts become docs/reference/cli.md."""
 
 import json
 import logging

@@ -1,18 +1,14 @@
 """Write results to stdout or a file, as a table, JSON or CSV; show progress on stderr."""
 
 import csv
-import io
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
-from unicodedata import category
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from mrfrec.bars import showing
 from mrfrec.cli import note, written
@@ -21,10 +17,10 @@ from mrfrec.data.catalogue import Catalogue
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import writing
 from mrfrec.io.databases import refuse_url
+from mrfrec.shown import Report, drawn_table, table_text
 
 if TYPE_CHECKING:
     from mrfrec.evaluation.protocol import Evaluation
-    from mrfrec.evaluation.report import Report
 
 _BY_NAME = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".txt": "table"}
 ONE_FORMATS = {".csv": "csv", ".json": "json", ".txt": "table"}
@@ -71,7 +67,7 @@ def _flat(facts: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
             yield before + name, f"{value:,}" if is_count else str(value)
 
 
-def show_report(report: "Report", form: str | None, output: Path | None) -> None:
+def show_report(report: Report, form: str | None, output: Path | None) -> None:
     """Write a report as "table", "json" or "markdown"."""
     kind = kind_of(form, output, REPORT_FORMATS)
     with nullcontext(sys.stdout) if output is None else _file(output) as file:
@@ -145,27 +141,8 @@ def _file(path: str | Path) -> Iterator[TextIO]:
 
 def print_table(rows: Iterable[Sequence[Any]], names: Sequence[str], file: TextIO | None = None) -> None:
     """Write a table, fitted to the terminal if there is one, otherwise as wide as needed."""
-    drawn = Table(header_style="bold", box=None, pad_edge=False)
-    for name in names:
-        drawn.add_column(_text(name), overflow="fold")
-    numeric = set(range(len(names)))
-    for row in rows:
-        drawn.add_row(*(_text(value) for value in row))
-        numeric -= {place for place, value in enumerate(row) if not isinstance(value, int | float | None)}
-    for place in numeric if drawn.row_count else ():
-        drawn.columns[place].justify = "right"
     out = file or sys.stdout
     if out.isatty():
-        Console(file=out).print(drawn)
-        return
-    buffer = io.StringIO()
-    Console(file=buffer, width=1_000_000).print(drawn)
-    out.write("".join(line.rstrip() + "\n" for line in buffer.getvalue().split("\n")[:-1]))
-
-
-def _text(value: object) -> Text:
-    """Convert a cell to text without interpreting markup, emoji names or control characters."""
-    if value is None:
-        return Text("–")
-    shown = f"{value:.4f}" if isinstance(value, float) else str(value)
-    return Text("".join(" " if category(c) in ("Cc", "Cs", "Zl", "Zp") else c for c in shown))
+        Console(file=out).print(drawn_table(rows, names))
+    else:
+        out.write(table_text(rows, names))

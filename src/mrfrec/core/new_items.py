@@ -27,7 +27,7 @@ from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.core.schedule import Schedule
 from mrfrec.core.statistics import moments
 
-# Chosen on two seeds of four data sets (docs/explanation/method.md); the ridge is a multiple of the usual one.
+# Chosen on two seeds of four data sets (docs/explanation/method.md); the ridge multiplies the usual one.
 NEIGHBORS, FEATURE_WEIGHT, RIDGE = 100, 7.0, 10.0
 # Chosen on one seed of Debian and of anime: near items count most. With q = 1 all new items get as much,
 # with q = 0 those with many alike items most.

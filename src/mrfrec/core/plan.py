@@ -6,12 +6,13 @@ together gets a fixed allowance, and an engine runs no more threads than that ha
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from mrfrec.core.lanczos import basis_size, sample_step, users_at_once
 from mrfrec.core.memory import Budget, human_bytes
 from mrfrec.errors import MemoryPlanError, ParameterError
+from mrfrec.shown import Report, Section, Tabular, report_of
 
 # What `sparsity="auto"` stands for, on every machine: a GPU does not change what is fitted.
 _DENSE_UP_TO = 25_000  # items: beyond, the closed form takes over two minutes on two cores
@@ -58,8 +59,8 @@ class Settings:
     order: float = 0.0  # of ordered pairs, beside those of S
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Tabular):
     """What a fit decided to do, and why; as a string, one line."""
 
     kind: Literal["dense", "sparse"]
@@ -98,14 +99,26 @@ class Plan:
             kept = f", threshold={self.threshold:.3g}"
         if self.rank:
             kept += f", rank={self.rank}"
-        memory = ""
-        if self.limit:
-            held = f"{human_bytes(self.in_use)} in use with the data, " if self.in_use else ""
-            least = f" (at least {human_bytes(self.least)})" if self.least < self.needed else ""
-            more = f"up to {human_bytes(self.needed)} more{least}, limit {human_bytes(self.limit)}"
-            memory = f"; memory: {held}{more}"
+        memory = f"; memory: {self.memory}" if self.limit else ""
         l2 = self.l2 if self.l2 == "auto" else f"{self.l2:.3g}"
         return f"{self.kind} model (l2={l2}{kept}): {self.reason}{memory}"
+
+    @property
+    def memory(self) -> str:
+        """What the fit adds to the memory in use, in words."""
+        held = f"{human_bytes(self.in_use)} in use with the data, " if self.in_use else ""
+        least = f" (at least {human_bytes(self.least)})" if self.least < self.needed else ""
+        return f"{held}up to {human_bytes(self.needed)} more{least}, limit {human_bytes(self.limit)}"
+
+
+@report_of.register
+def of_plan(plan: Plan) -> Report:
+    """Report a plan."""
+    decided = {name: getattr(plan, name) for name in ("l2", "sparsity", "threshold", "rank")}
+    rows = [(name, x if isinstance(x, str) else f"{x:.3g}") for name, x in decided.items() if x is not None]
+    rows += [("memory", plan.memory)] if plan.limit else []
+    about = [f"{plan.kind} model: {plan.reason}"]
+    return Report(about, [Section(["", "plan"], rows)], records=[asdict(plan)])
 
 
 def tile_size(m: int) -> int:

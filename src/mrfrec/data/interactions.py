@@ -21,12 +21,14 @@ from mrfrec.data.item_table import ItemTable
 from mrfrec.data.provenance import Origin
 from mrfrec.data.times import Times, times_of_pairs
 from mrfrec.errors import DataError
+from mrfrec.shown import Report, Section
 
 if TYPE_CHECKING:
     import polars as pl
 
 _log = logging.getLogger("mrfrec")
 
+_SHOWN = 5  # pairs in a notebook
 _EXACT = 2**53  # below this, sums of whole numbers are exact in double precision
 
 
@@ -127,6 +129,17 @@ class Interactions:
     def __repr__(self) -> str:
         titled = ", with titles" if self.titles is not None else ""
         return f"Interactions({self.n_users:,} users × {self.n_items:,} items, {len(self):,} pairs{titled})"
+
+    def _repr_html_(self) -> str:
+        """Return the size and the first pairs for a notebook."""
+        ptr, columns = self.matrix.indptr, self.matrix.indices[:_SHOWN]
+        owners = np.searchsorted(ptr, np.arange(len(columns)), "right") - 1
+        titles = [] if self.titles is None else [self.titles.take(columns)]
+        values = [f"{value:g}" for value in self.matrix.data[:_SHOWN]]
+        rows = zip(self.users.take(owners), self.items.take(columns), *titles, values, strict=True)
+        names = ["user", "item", *(["title"] if titles else []), "value"]
+        table = Section(names, [[*map(str, row)] for row in rows], "The first pairs" if len(values) else "")
+        return Report([repr(self)], [table]).html()
 
     def to_frame(self) -> "pl.DataFrame":
         """Return a polars DataFrame with a row for each pair, in the order of the users and items.

@@ -21,6 +21,7 @@ from mrfrec.evaluation.protocol import (
     evaluate_rules,
 )
 from mrfrec.evaluation.questions import Questions, Split
+from mrfrec.evaluation.report import of_comparison as _  # noqa: F401 - registers what results show
 from mrfrec.evaluation.splits import by_hash, given, leave_out, strong_generalisation
 from mrfrec.evaluation.splits_by_time import at_time, last
 from mrfrec.evaluation.study import Trial, Tuning

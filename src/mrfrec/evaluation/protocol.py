@@ -4,11 +4,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec import figures
 from mrfrec.answers import recommending, selection
 from mrfrec.answers.people import People, people_of, timed_rows
 from mrfrec.answers.question import Question
@@ -35,9 +36,13 @@ from mrfrec.evaluation.questions import SEED, Questions, Split, check_type
 from mrfrec.models.mrf.field import GaussianField
 from mrfrec.models.parameters import call_of, runtime_of, unfitted
 from mrfrec.models.recommender import Recommender
+from mrfrec.shown import Tabular
 
 _USERS_AT_ONCE = 4096
 _TRAINING = 0.8  # share of the time of an evaluation that the fit takes, about
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Ties = Literal["index", "popularity"]
 Rules = Mapping[str, Any] | None
@@ -46,8 +51,8 @@ RULES = tuple(each.name for each in fields(Question) if each.name in _NAMES_OF_R
 """The parameters of `recommend` with which models can be evaluated."""
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(Tabular):
     """The results of a model: one number per user and metric."""
 
     model: str
@@ -95,8 +100,8 @@ class Evaluation:
         return f"Evaluation({self.model}: {means}; {len(self.users):,} users)"
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison(Mapping[str, Evaluation]):
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Tabular, Mapping[str, Evaluation]):
     """The results of several models on the same users, by name; the first is the reference."""
 
     evaluations: Sequence[Evaluation]
@@ -127,6 +132,15 @@ class Comparison(Mapping[str, Evaluation]):
         """Compare a model with another, by default the first, user by user; all or those in one situation."""
         other = self[against] if against is not None else self.evaluations[0]
         return paired(self[model].per_user(metric, situation), other.per_user(metric, situation))
+
+    def plot(self, metric: "str | Metric | None" = None) -> "Figure":
+        """Draw the mean of each model with its standard error: of a metric, by default the first.
+
+        Returns a matplotlib `Figure`. Models may differ although their bars overlap: `paired` tells.
+        """
+        metric = self.metrics[0] if metric is None else parse(metric)
+        means = [evaluation.mean(metric) for evaluation in self.evaluations]
+        return figures.plot_points(self.evaluations[0].split, metric.title, [*self], means)
 
     def __getitem__(self, model: str) -> Evaluation:
         return {evaluation.model: evaluation for evaluation in self.evaluations}[model]
@@ -300,7 +314,7 @@ def evaluate_fitted(
             "values": dict(model.fitted_.learned.values),  # the numbers that "auto" stood for
             "measured": [] if model.measured_ is None else list(model.measured_.values),
             "new_items": questions.new_items, "new_targets": questions.new_targets,
-            "rules": dict(rules or {}),
+            "rules": dict(rules or {}), "library": model.fitted_.library,
         },
         situation=questions.situation,
     )  # fmt: skip

@@ -1,13 +1,11 @@
-"""Turn results into reports: tables for people, Markdown, and JSON for programs."""
+"""Turn results into reports: tables for people, and the same as data."""
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
-from mrfrec import __version__
 from mrfrec.checks import counted
 from mrfrec.data.item_table import Column
 from mrfrec.errors import ParameterError
@@ -17,59 +15,7 @@ from mrfrec.evaluation.protocol import Comparison, Evaluation
 from mrfrec.evaluation.questions import Split, coming_back
 from mrfrec.evaluation.study import Trial, Tuning
 from mrfrec.models.registry import kind_named, model_class
-
-
-@dataclass(frozen=True)
-class Section:
-    """A table whose cells are texts."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    title: str = ""
-
-
-@dataclass(frozen=True)
-class Report:
-    """Tables, a few lines about how the results were obtained, and the same results as data."""
-
-    about: Sequence[str]
-    sections: Sequence[Section]
-    data: dict[str, Any]
-    notes: Sequence[str] = field(default_factory=tuple)
-
-    def on(self, data: dict[str, Any]) -> "Report":
-        """Add the source of the data, as typed."""
-        options = "".join(f", {name}={value}" for name, value in data.items() if name != "data")
-        about = [f"data: {' '.join(map(str, data.get('data', ())))}{options}", *self.about]
-        return replace(self, about=about, data={"data": data, **self.data})
-
-    def markdown(self) -> str:
-        parts = ["\n".join(f"- {line}" for line in self.about)] if self.about else []
-        for section in self.sections:
-            parts += [f"## {section.title}"] if section.title else []
-            parts.append(
-                "\n".join(
-                    "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
-                    for row in (section.columns, ["---"] * len(section.columns), *section.rows)
-                )
-            )
-        parts += ["\n".join(f"- {note}" for note in self.notes)] if self.notes else []
-        return "\n\n".join(parts) + "\n"
-
-    def json(self) -> str:
-        """Return the results and the version of mrfrec as JSON, at full precision."""
-        data = {"mrfrec": __version__, **self.data}
-        return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def seconds_text(seconds: float | None) -> str:
-    """Format a duration: 0.42 s, 12.3 s, 2 min 5 s."""
-    if seconds is None:
-        return "–"
-    if seconds < 60:
-        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+from mrfrec.shown import Report, Section, number_or_none, parameter_text, report_of, seconds_text
 
 
 def means_text(evaluation: Evaluation, situation: str | None = None) -> list[str]:
@@ -108,7 +54,28 @@ def of_evaluations(evaluations: Sequence[Evaluation]) -> Report:
     if first.facts["new_items"]:
         new, lost = counted(first.facts["new_items"], "item"), counted(first.facts["new_targets"], "event")
         about.append(f"{new} new since the cut, which no model knows: {lost} with them not asked for")
-    return Report(about, [Section(columns, rows), *apart], data, notes)
+    records = [
+        {**({"situation": situation} if first.situations else {}), **record}
+        for situation in (None, *first.situations)
+        for evaluation in evaluations
+        for record in _records(evaluation, situation)
+    ]
+    return Report(about, [Section(columns, rows), *apart], data, notes, records, first.facts.get("library"))
+
+
+@report_of.register
+def of_evaluation(evaluation: Evaluation) -> Report:
+    """Report one evaluation."""
+    return of_evaluations([evaluation])
+
+
+def _records(evaluation: Evaluation, situation: str | None) -> list[dict[str, Any]]:
+    """Return a row of a data frame for each metric."""
+    seconds = evaluation.seconds.get("training")
+    return [
+        {"model": evaluation.model, "metric": name, **means, "seconds": seconds}
+        for name, means in _means_as_data(evaluation, situation).items()
+    ]
 
 
 def _legend(evaluation: Evaluation) -> str:
@@ -125,8 +92,12 @@ def _legend(evaluation: Evaluation) -> str:
     return text + (f". Fitted: {plan}" if plan else "")
 
 
+@report_of.register
 def of_comparison(comparison: Comparison) -> Report:
     """Report models and their differences from the first one, paired by user."""
+    if not comparison:
+        failed = [(name, str(error)) for name, error in comparison.failures.items()]
+        return Report(["no model was evaluated"], [Section(["model", "failure"], failed)])
     report = of_evaluations(comparison.evaluations)
     first, *others = comparison.evaluations
     metrics = [metric for metric in comparison.metrics if not metric.is_overall]
@@ -140,7 +111,7 @@ def of_comparison(comparison: Comparison) -> Report:
             pairs = {metric: comparison.paired(other.model, metric, None, situation) for metric in metrics}
             rows.append([other.model, *map(str, pairs.values())])
             by_metric = {
-                str(metric): {name: _or_none(x) for name, x in pair._asdict().items()}
+                str(metric): {name: number_or_none(x) for name, x in pair._asdict().items()}
                 for metric, pair in pairs.items()
             }
             if situation is None:
@@ -155,7 +126,18 @@ def of_comparison(comparison: Comparison) -> Report:
         names = ", ".join(map(_with_measured, untuned))
         notes.append(f"Untuned, with their default parameters: {names}.")
     data = {**report.data, "differences": differences, "untuned": [each.model for each in untuned]}
-    return replace(report, sections=[*report.sections, *sections], data=data, notes=notes)
+    records = [{**record, **_difference(record, differences)} for record in report.records]
+    return replace(report, sections=[*report.sections, *sections], data=data, notes=notes, records=records)
+
+
+def _difference(record: Mapping[str, Any], differences: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the difference from the first model that belongs to a row of a data frame."""
+    found = next((each for each in differences if each["model"] == record["model"]), {})
+    if (situation := record.get("situation")) is not None:
+        found = {"metrics": found.get("situations", {}).get(situation, {})}
+    pair = found.get("metrics", {}).get(record["metric"], {})
+    names = {"difference": "difference", "error": "difference_error", "p": "p"}
+    return {new: pair.get(name) for name, new in names.items()}
 
 
 def _with_measured(evaluation: Evaluation) -> str:
@@ -174,6 +156,7 @@ def _is_untuned(evaluation: Evaluation) -> bool:
     return bool(defaults) and evaluation.parameters == defaults
 
 
+@report_of.register
 def of_tuning(tuning: Tuning, most: int = 10) -> Report:
     """Report the best trials, the best first, and by how much they are better than the default."""
     names = list(dict.fromkeys(name for trial in tuning.trials for name in trial.parameters))
@@ -187,7 +170,7 @@ def of_tuning(tuning: Tuning, most: int = 10) -> Report:
         shown.append(default)
     rows = [
         [
-            *(_parameter_text(name, trial.parameters.get(name, "")) for name in names),
+            *(parameter_text(name, trial.parameters.get(name, "")) for name in names),
             str(Mean(trial.value or 0.0, float("nan") if trial.error is None else trial.error)),
             *([] if default is None else [_gain_text(trial, default)]),
             seconds_text(trial.seconds),
@@ -201,7 +184,7 @@ def of_tuning(tuning: Tuning, most: int = 10) -> Report:
     ]
     data = {
         "model": tuning.model, "metric": str(tuning.metric), "split": tuning.split,
-        "best": tuning.complete(tuning.best),
+        "best": tuning.complete(tuning.best) if ranked else None,
         "default": None if default is None else tuning.complete(default),
         "trials": [{**asdict(trial), "parameters": tuning.complete(trial)} for trial in tried],
     }  # fmt: skip
@@ -211,13 +194,21 @@ def of_tuning(tuning: Tuning, most: int = 10) -> Report:
         f"Not fitted: {parameters_text(trial.parameters, tuning.model)}: {trial.failure}"
         for trial in failed[:3]
     ]
-    if tuning.best.plan:
+    if ranked and tuning.best.plan:
         notes.insert(0, f"The best: {tuning.best.plan}")
     if default is None:
         notes.append("The default parameters are not among the points tried, so the gain is not known.")
     if tuning.out_of_time:
         notes.append("The time was up before everything was tried: give it more minutes to go on.")
-    return Report(about, [Section(columns, rows)], data, notes)
+    records = [
+        {
+            **{name: trial.parameters.get(name) for name in names},
+            str(tuning.metric): trial.value, "error": trial.error, "seconds": trial.seconds,
+            "failure": trial.failure,
+        }
+        for trial in tried
+    ]  # fmt: skip
+    return Report(about, [Section(columns, rows)], data, notes, records, tuning.library)
 
 
 def _gain_text(trial: Trial, default: Trial) -> str:
@@ -232,18 +223,12 @@ def parameters_text(parameters: dict[str, Any], kind: str) -> str:
     """List the parameters that differ from the defaults of this kind of model."""
     defaults = model_class(kind).defaults() if kind_named(kind) else {}
     own = {n: v for n, v in parameters.items() if n not in defaults or defaults[n] != v}
-    return ", ".join(f"{name}={_parameter_text(name, v)}" for name, v in own.items()) or "default parameters"
+    return ", ".join(f"{name}={parameter_text(name, v)}" for name, v in own.items()) or "default parameters"
 
 
 def percent(share: float, digits: int = 1) -> str:
     """Format a share: 12.3 %."""
     return f"{100 * share:.{digits}f} %"
-
-
-def _parameter_text(name: str, value: object) -> str:
-    if value is None:
-        return "dense" if name == "sparsity" else "none"
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _as_data(evaluation: Evaluation) -> dict[str, Any]:
@@ -273,7 +258,7 @@ def _as_data(evaluation: Evaluation) -> dict[str, Any]:
 def _means_as_data(evaluation: Evaluation, situation: str | None = None) -> dict[str, Any]:
     metrics = [metric for metric in evaluation.values if situation is None or not metric.is_overall]
     means = {str(metric): evaluation.mean(metric, situation) for metric in metrics}
-    return {name: {"mean": m.mean, "error": _or_none(m.error)} for name, m in means.items()}
+    return {name: {"mean": m.mean, "error": number_or_none(m.error)} for name, m in means.items()}
 
 
 def by_column(evaluations: Sequence[Evaluation], split: Split, column: str, most: int = 10) -> Section:
@@ -311,7 +296,3 @@ def _names_of_groups(column: Column) -> list[str]:
     if column.kind == "time":
         return [str(np.datetime64(int(value), "us"))[:16].replace("T", " ") for value in values]
     return [f"{value:g}" if column.kind == "number" else "yes" if value else "no" for value in values]
-
-
-def _or_none(value: float) -> float | None:
-    return value if value == value else None

@@ -199,7 +199,7 @@ def by_hash(
     kept = keep_pairs(X, data.users, data.items, data.titles, trained)
     training = Interactions(*kept, times=None if times is None else as_moments(times[trained]), copy=False)
     training.features = None if data.features is None else data.features.over(training.items)
-    training.table = data.table
+    training.table, training.library = data.table, data.library
     if data.times is not None and data.origin is not None:
         training.origin = data.origin.only(trained)
     items = np.flatnonzero(np.bincount(X.indices[trained], minlength=data.n_items))
@@ -284,7 +284,9 @@ def _with_items(training: Interactions, targets: Interactions) -> Interactions:
     named, more = (data.titles or [""] * data.n_items for data in (training, targets))
     titles = [*named, *(more[i] for i in new.tolist())]
     wide = widened(training.matrix, len(items))
-    return Interactions(wide, training.users, items, titles, times=as_moments(training.times), copy=False)
+    whole = Interactions(wide, training.users, items, titles, times=as_moments(training.times), copy=False)
+    whole.library = training.library
+    return whole
 
 
 def _numbered(X: sp.csr_array) -> sp.csr_array:
@@ -308,7 +310,9 @@ def training_of(events: Events, rows: Places, items: Places) -> Interactions:
     titles = None if events.titles is None else [events.titles[i] for i in items.tolist()]
     X, times = events.matrix(rows, users, items), events.times(rows, users, items)
     ids = events.users.subset(users), events.items.subset(items)
-    return Interactions(X, *ids, titles, times=as_moments(times), copy=False)
+    training = Interactions(X, *ids, titles, times=as_moments(times), copy=False)
+    training.library = events.library
+    return training
 
 
 def first_times(events: Events, rows: Places, users: Places) -> Times:

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mrfrec import __version__
+from mrfrec import __version__, figures
 from mrfrec.checks import check_number, warn
 from mrfrec.core.progress import Progress
 from mrfrec.errors import DataError, MemoryPlanError, NumericalError, ParameterError
@@ -28,7 +28,12 @@ from mrfrec.evaluation.questions import Questions, Split, check_type, popularity
 from mrfrec.io.atomic import expanded, writing
 from mrfrec.models.recommender import FitContext
 from mrfrec.models.registry import build
+from mrfrec.shown import Tabular, parameter_text
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_LINES = 6  # in a figure of a tuning, at most
 _MACHINE = {"threads", "memory_limit", "device"}
 
 
@@ -44,8 +49,8 @@ class Trial:
     plan: str | None = None  # of the model, if it has one: dense or sparse, and why
 
 
-@dataclass(frozen=True)
-class Tuning:
+@dataclass(frozen=True, repr=False)
+class Tuning(Tabular):
     """The trials of a tuning and the best of them."""
 
     model: str
@@ -55,6 +60,7 @@ class Tuning:
     fingerprints: dict[str, str] = field(default_factory=dict)  # of the data and the questions
     out_of_time: bool = False
     usual: dict[str, Any] = field(default_factory=dict)  # parameters of a model that is not tuned
+    library: str | None = None  # of the data frames that the data came from
 
     @property
     def default(self) -> Trial | None:
@@ -71,6 +77,44 @@ class Tuning:
             reasons = "; ".join(sorted({trial.failure for trial in self.trials if trial.failure}))
             raise DataError(f"no trial succeeded{f': {reasons}' if reasons else '.'}")
         return max(self.trials, key=lambda trial: -1.0 if trial.value is None else trial.value)
+
+    def plot(self) -> "Figure":
+        """Draw the trials against l2 or, if that does not vary, the number with the most values.
+
+        Returns a matplotlib `Figure`. Each combination of the other parameters that vary has a line; only the
+        best six lines are drawn. Trials with "auto" in place of the number are left out. If no number varies,
+        x is the place of the trial in their order. Bars are standard errors.
+        """
+        best = self.best
+        tried = [trial for trial in self.trials if trial.value is not None]
+        values = {name: {trial.parameters.get(name) for trial in tried} for name in best.parameters}
+        varying = [name for name in values if len(values[name]) > 1]
+        numbers = {name: [x for x in values[name] if type(x) in (int, float)] for name in varying}
+        numeric = [
+            name for name in varying if len(numbers[name]) > 1 and best.parameters[name] in numbers[name]
+        ]
+        x_name = max(numeric, key=lambda name: (name == "l2", len(values[name])), default="trial")
+        if numeric:
+            tried = [trial for trial in tried if trial.parameters.get(x_name) in numbers[x_name]]
+
+        def x_of(trial: Trial) -> Any:
+            return trial.parameters[x_name] if numeric else tried.index(trial) + 1
+
+        lines: dict[str, list[Trial]] = {}
+        for trial in sorted(tried, key=x_of):
+            others = [name for name in varying if name != x_name and numeric]
+            label = ", ".join(f"{n}={parameter_text(n, trial.parameters.get(n))}" for n in others)
+            lines.setdefault(label or "accuracy", []).append(trial)
+        tops = sorted(lines, key=lambda line: -max(trial.value or 0.0 for trial in lines[line]))[:_LINES]
+        figure, axes = figures.new_figure(self.split, x_name, f"{self.metric.title} (validation)")
+        for label in tops:
+            means = [(trial.value or 0.0, trial.error or math.nan) for trial in lines[label]]
+            figures.plot_means(axes, [x_of(trial) for trial in lines[label]], means, label=label, marker="o")
+        ring: dict[str, Any] = {"color": axes.xaxis.label.get_color(), "markersize": 14, "fillstyle": "none"}
+        axes.plot(x_of(best), best.value or 0.0, "o", label="best", **ring)
+        figures.scale_x(axes, [x_of(trial) for trial in tried])
+        axes.legend(fontsize="small")
+        return figure
 
     def complete(self, trial: Trial) -> dict[str, Any]:
         """Return all parameters of the model of a trial, those left at their defaults included."""
@@ -237,7 +281,7 @@ class Study:
     def result(self) -> Tuning:
         return Tuning(
             self.model, self.metric, self.split.name, tuple(self.competing), self.fingerprints,
-            self._out_of_time, self.usual,
+            self._out_of_time, self.usual, self.split.training.library,
         )  # fmt: skip
 
     def finish(self) -> Tuning:

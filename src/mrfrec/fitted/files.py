@@ -320,14 +320,14 @@ def read_texts(arrays: Mapping[str, Stored], name: str) -> Texts:
     return Texts(data, ptr)
 
 
-def stored_rows(arrays: Mapping[str, Stored], name: str, width: int) -> Rows:
-    """Return rows that are checked when they are first read."""
-    items, values = arrays[f"{name}.items"].bound(width), arrays.get(f"{name}.values")
+def stored_rows(arrays: Mapping[str, Stored], name: str, width: int, of: str = "values") -> Rows:
+    """Return rows that are checked when they are first read; their values are the array `of` this name."""
+    items, values = arrays[f"{name}.items"].bound(width), arrays.get(f"{name}.{of}")
     if items.array.ndim != 1:
         raise items.damaged()
     ptr = _starts(arrays[f"{name}.ptr"], len(items.array))
     if values is not None:
-        shaped(arrays, f"{name}.values", len(items.array))
+        shaped(arrays, f"{name}.{of}", len(items.array))
 
     def check(start: int, stop: int) -> None:
         items.check(start, stop)

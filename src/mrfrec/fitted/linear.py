@@ -64,6 +64,11 @@ class LinearWeights(Learned):
         self._rankers.clear()
 
     def weights_between(self, had: Array, values: Array, targets: Array) -> npt.NDArray[np.float64]:
+        weights = self.entries(had, targets)
+        return weights if self.low_rank is None else weights + self.low_rank.between(had, targets)
+
+    def entries(self, had: Array, targets: Array) -> npt.NDArray[np.float64]:
+        """Return these rows and columns of B."""
         B = self.weights
         if isinstance(B, DenseRows):
             B.verify(had)
@@ -83,7 +88,7 @@ class LinearWeights(Learned):
             owner = np.repeat(np.arange(len(had)), np.diff(rows.ptr))
             weights = np.zeros((len(had), len(targets)))
             weights[owner[place >= 0], place[place >= 0]] = rows.values[place >= 0]
-        return weights if self.low_rank is None else weights + self.low_rank.between(had, targets)
+        return weights
 
     def directions(self, items: Array) -> npt.NDArray[np.float64]:
         """Return the vectors of the low-rank part; without them, rows of B + λ·L between these items.

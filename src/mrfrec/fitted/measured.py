@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from mrfrec.checks import in_words
 from mrfrec.data.reading_options import duration_text
 from mrfrec.errors import ParameterError
+from mrfrec.shown import Report, Section, Tabular, report_of
 
 DURATIONS = ("half_life", "pause")
 """Parameters whose values are kept in microseconds; 0 stands for None."""
@@ -83,8 +84,8 @@ class Carry(NamedTuple):
         )
 
 
-@dataclass(frozen=True)
-class Measured:
+@dataclass(frozen=True, repr=False)
+class Measured(Tabular):
     """The values that a fit has measured, and on how many users; as a string, part of a sentence."""
 
     users: int
@@ -108,14 +109,20 @@ class Measured:
         moved = [f"{name}={value} (not {start})" for name, start, value in shown if value != start]
         stayed = [f"{name}={value}" for name, start, value in shown if value == start]
         values = ", ".join([*moved, *([f"{in_words(stayed)} as at the start"] if stayed else [])])
-        how = f" {self.how}" if self.how else ""
-        gain = f"{self.metric} {self.gain:+.4f} ± {self.error:.4f} on users not used to choose"
-        said = f"measured on {self.users:,} held-out users{how}: {values}; {gain}"
+        return "; ".join([f"measured on {self.asked}: {values}", *self.results])
+
+    @property
+    def asked(self) -> str:
+        """Who was asked, in words."""
+        return f"{self.users:,} held-out users" + (f" {self.how}" if self.how else "")
+
+    @property
+    def results(self) -> list[str]:
+        """What it has gained, what was not tried for lack of time, and what is carried to new items."""
+        said = [f"{self.metric} {self.gain:+.4f} ± {self.error:.4f} on users not used to choose"]
         if self.left_out:
-            said += f"; {in_words(self.left_out)} not tried further, to take no longer than the fit"
-        if self.carry is not None:
-            said += f"; {self.carry}"
-        return said
+            said.append(f"{in_words(self.left_out)} not tried further, to take no longer than the fit")
+        return said if self.carry is None else [*said, str(self.carry)]
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> "Measured":
@@ -123,3 +130,15 @@ class Measured:
         choices = tuple(MeasuredValue(*choice) for choice in facts["choices"])
         carry = None if facts.get("carry") is None else Carry(*facts["carry"])
         return cls(**{**facts, "choices": choices, "left_out": tuple(facts["left_out"]), "carry": carry})
+
+
+@report_of.register
+def of_measured(measured: Measured) -> Report:
+    """Report the values that were measured."""
+    rows = [(name, *(number_text(name, x) for x in values)) for name, *values in measured.choices]
+    records: list[dict[str, Any]] = [
+        {"parameter": name, "start": as_parameter(name, start), "value": as_parameter(name, value)}
+        for name, start, value in measured.choices
+    ]
+    table = Section(["parameter", "start", "measured"], rows)
+    return Report([f"measured on {measured.asked}", *measured.results], [table], records=records)

@@ -1,4 +1,4 @@
-"""One file per model: arrays in the safetensors format, facts as JSON in its header. See docs/reference/format.md.
+"""One file per model: safetensors arrays, and facts as JSON in its header (docs/reference/format.md).
 
 Opening a model maps the file and reads only the header. Every block of every array has a checksum, which is
 compared when the block is first read: an altered block is noticed before it is used, and a large model still

@@ -31,9 +31,9 @@ from mrfrec.answers.people import UnknownIds, people_of, timed_rows, validation_
 from mrfrec.answers.publishing import Form, WriteOptions
 from mrfrec.answers.question import Boost, ItemFilter, Question, Quotas, options_of
 from mrfrec.bars import showing
-from mrfrec.checks import check_count, check_flag, check_frames
+from mrfrec.checks import check_count, check_flag, check_frames, counted
 from mrfrec.core.rows import Rows
-from mrfrec.data.catalogue import Catalogue, Columns, DataSize
+from mrfrec.data.catalogue import Catalogue, Columns, DataSize, name_with_id
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.data.reading_options import PARSING, Format, Moment, OnBad
@@ -46,8 +46,11 @@ from mrfrec.fitted.state import FittedState, Learned
 from mrfrec.models import updating
 from mrfrec.models.climbing import Axis, Route
 from mrfrec.models.parameters import Parameterized, call_of, runtime_of
+from mrfrec.shown import Report, Section, parameter_text
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from mrfrec.core.plan import Plan
     from mrfrec.core.progress import Progress
     from mrfrec.data.interactions import Interactions
@@ -317,6 +320,21 @@ class Recommender(Parameterized, ABC):
         values = {} if fitted.learned.measured is None else fitted.learned.measured.values
         measured = "".join(f", {name}={number_text(name, value)}" for name, value in values.items())
         return f"{call_of(self)} fitted on {size}{form}{measured}{changed}"
+
+    def _repr_html_(self) -> str:
+        """Return the parameters for a notebook: those of the fit, if there was one, and whence they are."""
+        fitted, usual = self._fitted, self.defaults()
+        measured = {} if fitted is None or (of := fitted.learned.measured) is None else of.values
+        parameters = self.parameters if fitted is None else fitted.used_parameters
+        given = self.parameters if fitted is None else fitted.parameters
+        rows = [
+            (name, parameter_text(name, parameters[name]), source)
+            for name, value in given.items()
+            if (source := "measured" if name in measured else "" if value == usual[name] else "given")
+        ]
+        others = len(given) - len(rows)
+        notes = [f"{counted(others, 'other parameter')} with the default"] if others else []
+        return Report([repr(self)], [Section(["parameter", "value", "which is"], rows)], notes=notes).html()
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._fitted is not None
@@ -592,6 +610,21 @@ class Recommender(Parameterized, ABC):
         fitted = self.fitted_
         return self._frame(fitted, *similar.as_table(fitted, item, k))
 
+    def plot_neighbors(self, item: Id, k: int = 15) -> "Figure":
+        """Draw how strongly the k items of `similar_items` go with an item.
+
+        Returns a matplotlib `Figure`.
+        """
+        from mrfrec import figures
+
+        fitted = self.fitted_
+        of = fitted.catalogue
+        place = of.position(item)
+        items, strengths = similar.nearest(fitted, place, check_count("k", k))
+        names = [of.name(i) for i in items.tolist()]
+        title = f"Goes with {name_with_id(item, of.short_title(place))}"
+        return figures.plot_bars(title, "strength", names, strengths.tolist())
+
     def similar_items_to(
         self,
         path: "str | PathLike[str]",
@@ -632,7 +665,9 @@ class Recommender(Parameterized, ABC):
         A table of item, title, value, weight and contribution. The contributions sum to the score that
         `recommend` gives. A base score other than 0 is the last row, without an item; a `boost`, as that of
         `recommend`, has a further one. A model with features has a further column `both`: the features that
-        the items have in common, where they carry the weight.
+        the items have in common, where they carry the weight. For a new item that was
+        given a part of the weights of alike items there are `carried`, how much of each contribution that is,
+        and `through`, the alike items that give most of it, as text.
         """
         fitted = self.fitted_
         parts = explaining.explanation(

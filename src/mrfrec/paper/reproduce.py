@@ -11,11 +11,11 @@ from mrfrec.datasets import Check, available, split, verify
 from mrfrec.datasets.files import advice
 from mrfrec.datasets.registry import DATA_SETS
 from mrfrec.errors import DataError, MemoryPlanError, MissingLibraryError, NumericalError, ParameterError
-from mrfrec.evaluation.figures import check_drawable
 from mrfrec.evaluation.metrics import DEFAULTS, Mean
 from mrfrec.evaluation.protocol import Comparison, Evaluation, evaluate_each
 from mrfrec.evaluation.questions import Split
-from mrfrec.evaluation.report import Report, Section, of_evaluations, percent, seconds_text
+from mrfrec.evaluation.report import of_evaluations, percent
+from mrfrec.figures import check_drawable
 from mrfrec.models.mrf.field import GaussianField
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import build, model_class
@@ -23,6 +23,7 @@ from mrfrec.paper.published import NOTES, TABLE_1, TABLE_2, WITHOUT_PARAMETERS, 
 from mrfrec.paper.results import of_exposure, of_low_rank, plot_exposure, plot_low_rank, plot_times
 from mrfrec.paper.side_checks import exposure, low_rank
 from mrfrec.paper.tradeoff import AS_PUBLISHED
+from mrfrec.shown import Report, Section, seconds_text
 
 EXPERIMENTS = ("table1", "table2", "lowrank", "exposure")
 _PROTOCOL: dict[str, Any] = {"metrics": DEFAULTS, "ties": AS_PUBLISHED["ties"]}

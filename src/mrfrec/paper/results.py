@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from mrfrec import figures
 from mrfrec.core.memory import human_bytes
-from mrfrec.evaluation import figures, report
+from mrfrec.evaluation import report
 from mrfrec.evaluation.metrics import Mean, Metric, parse
 from mrfrec.evaluation.protocol import Comparison, Evaluation
-from mrfrec.evaluation.report import Report, Section, means_text, percent
+from mrfrec.evaluation.report import means_text, percent
 from mrfrec.paper.side_checks import TARGETS, TRAINING, Exposure
+from mrfrec.shown import Report, Section, seconds_text
 
 Path = str | os.PathLike[str]
 
@@ -29,7 +31,7 @@ def of_tradeoff(comparison: Comparison) -> Report:
     for found, data in zip(comparison.evaluations, page.data["models"], strict=True):
         weights = found.facts["weights"]
         seconds = found.seconds["training"]
-        row = [*means_text(found), report.seconds_text(seconds)]
+        row = [*means_text(found), seconds_text(seconds)]
         if dense is not None:
             best = dense.mean(first).mean
             share = percent(found.mean(first).mean / best) if first.is_accuracy and best > 0 else "–"

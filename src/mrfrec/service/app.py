@@ -211,14 +211,15 @@ def _what_is_wrong(errors: Sequence[Mapping[str, Any]]) -> str:
     """
     deepest = max(errors, key=lambda error: (len(error["loc"]), not error["type"].endswith("_type")))
     place = deepest["loc"]
-    rule = deepest["msg"].rstrip(".")
+    unknown = deepest["type"] == "extra_forbidden"
+    rule = "no field of this name is known" if unknown else deepest["msg"].rstrip(".")
     if len(place) == 1:
         return "the body must be a JSON object."
     if place[1] in ("where", "boost") and len(place) > 3 and place[-1] in _TYPES:
         place = place[:-1]
         if deepest["type"].endswith("_type"):
             rule = _rule_of_values(place)
-    elif place[-1] == "constrained-int" and deepest["type"] != "extra_forbidden":
+    elif place[-1] == "constrained-int" and not unknown:
         place = place[:-1]
         rule = "must be an id, an integer of 64 bits or a string"
         if any(error["loc"] == (*place, "Used") for error in errors):

@@ -19,6 +19,7 @@ from mrfrec.answers.columns import (
     SIMILAR_COLUMNS,
     because_text,
     shared_features_text,
+    through_text,
 )
 from mrfrec.answers.conditions import Where, as_json
 from mrfrec.answers.question import Boost, ItemFilter, Question, Quotas, check_at, check_boost, options_of
@@ -204,11 +205,10 @@ class Client:
             )  # fmt: skip
             _warn_of_unknown([answer])
             about = self._about(answer["model"])
-            rows = [
-                {**row, "both": ", ".join(row.get("both") or ()) or None} for row in answer["contributions"]
-            ]
             columns = (*REASON_COLUMNS, "both") if about.get("features") else REASON_COLUMNS
-            return self._table(rows, columns, about)
+            if any("carried" in row for row in answer["contributions"]):
+                columns = (*columns, "carried", "through")
+            return self._table([_explained(row) for row in answer["contributions"]], columns, about)
 
     def search(self, text: str, k: int = 10) -> "Frame":
         """Find items by id or title: see `Recommender.search`."""
@@ -368,11 +368,25 @@ def _warn_of_unknown(answers: Iterable[Answer]) -> None:
         warn(f"{len(unknown):,} items are unknown to the model; ignored (the first is {unknown[0]!r}).")
 
 
+def _explained(row: Mapping[str, Any]) -> Answer:
+    """Return a contribution as a row of a table, with features and alike items as texts."""
+    parts = [(_name(each), each["contribution"]) for each in row.get("through") or ()]
+    carried = row.get("carried")
+    through = None if carried is None else through_text(carried, parts)
+    both = ", ".join(row.get("both") or ()) or None
+    return {**row, "both": both, "carried": carried, "through": through}
+
+
+def _name(item: Mapping[str, Any]) -> str:
+    return name_with_id(item["item"], item["title"])
+
+
 def _because(row: Mapping[str, Any]) -> str:
     parts = []
     for reason in row["reasons"]:
         shared = shared_features_text(reason.get("both") or ())
-        parts.append((name_with_id(reason["item"], reason["title"]) + shared, reason["contribution"]))
+        through = [_name(each) for each in reason.get("through") or ()]
+        parts.append((_name(reason) + shared, reason["contribution"], through))
     return because_text(row["base"], parts, row.get("boost") or 0.0)
 
 

@@ -20,8 +20,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from mrfrec.answers.columns import Through
 from mrfrec.answers.question import Question
-from mrfrec.answers.reasons import explanations
+from mrfrec.answers.reasons import explanations, mostly_through
 from mrfrec.answers.where import mask_of
 from mrfrec.checks import shortened
 from mrfrec.data.ids import Id
@@ -272,7 +273,7 @@ def _history(visit: PageVisit) -> tuple[str, Content]:
         row["remove"] = visit.link("history", item=[one for one in ids if one != row["id"]], **options)
     if model.explains:
         named = dict(zip(places, history, strict=True))
-        for row, reasons in zip(rows, _bars_of(model, ids, targets, novelty, named), strict=True):
+        for row, reasons in zip(rows, _bars_of(visit, ids, targets, novelty, named), strict=True):
             row["reasons"] = reasons
     shown = model.fitted_.novelty if novelty is None else novelty
     kept = mask_of(question.where, model.catalogue)
@@ -296,7 +297,7 @@ def _history(visit: PageVisit) -> tuple[str, Content]:
 
 
 def _bars_of(
-    model: Recommender, history: Sequence[Id], targets: Places, novelty: float | None,
+    visit: PageVisit, history: Sequence[Id], targets: Places, novelty: float | None,
     rows_by_place: Mapping[int, Content],
 ) -> list[Content]:  # fmt: skip
     """Return, for each target, the bars whose amounts add up to its score.
@@ -306,21 +307,24 @@ def _bars_of(
     """
     if not len(targets):
         return []
-    found, bases = explanations(model.fitted_, np.asarray(targets), history=[history], novelty=novelty)
+    found, bases = explanations(visit.model.fitted_, np.asarray(targets), history=[history], novelty=novelty)
     amounts = [0.0, *bases.tolist(), *(part.amount for parts in found for part in parts)]
     low = min(amounts)
     width = max(amounts) - low or 1.0
 
-    def bar(amount: float, item: Content | None = None) -> Content:
+    def bar(amount: float, item: Content | None = None, carried: Through | None = None) -> Content:
         """Return where a bar begins and how long it is, in percent of the widest."""
         start = 100 * (min(amount, 0.0) - low) / width
         length = 100 * abs(amount) / width
-        return {"item": item, "amount": amount, "x": round(start, 2), "length": round(length, 2)}
+        alike = None if carried is None else mostly_through(amount, carried)
+        through = [] if alike is None else visit.items([place for place, _ in alike.items])
+        return {"item": item, "amount": amount, "x": round(start, 2), "length": round(length, 2),
+                "through": through}  # fmt: skip
 
     each = []
     zero = round(-100 * low / width, 2)
     for parts, base in zip(found, bases.tolist(), strict=True):
-        bars = [bar(part.amount, rows_by_place[part.item]) for part in parts]
+        bars = [bar(part.amount, rows_by_place[part.item], part.through) for part in parts]
         bars.sort(key=lambda one: -abs(one["amount"]))
         each.append({"few": bars[:_FEW_BARS], "rest": bars[_FEW_BARS:], "base": bar(base), "zero": zero})
     return each

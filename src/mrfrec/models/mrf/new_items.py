@@ -13,6 +13,7 @@ from mrfrec.core.low_rank import LowRank
 from mrfrec.core.plan import Settings
 from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.errors import DataError
+from mrfrec.fitted.carried import CarriedOver
 from mrfrec.fitted.state import FittedState
 from mrfrec.models.mrf.scoring import (
     columns_of,
@@ -50,13 +51,22 @@ def with_new_items(
     spread as much there.
     """
     from mrfrec.core.fitting import sizes_of
-    from mrfrec.core.new_items import MOST_CARRIED, carried, new_columns, sample_of_used, shares_of_alike
+    from mrfrec.core.new_items import (
+        MOST_CARRIED,
+        NEIGHBORS,
+        carried,
+        new_columns,
+        sample_of_used,
+        shares_of_alike,
+    )
 
     assert data.features is not None
     F, scale = data.features.matrix, learned.new_scale
     sample = np.empty(0, np.int64) if scale else sample_of_used(data.popularity, F)
     held = copied + 2 * learned.weights.nbytes + (learned.low_rank.nbytes if learned.low_rank else 0)
     carry = learned.values.get("carry", 0.0)
+    if carry:
+        held += 12 * NEIGHBORS * len(new)  # the shares that are kept
     if carry and isinstance(learned.weights, Rows):
         held += 36 * MOST_CARRIED * (len(new) + len(sample))
     sizes = sizes_of(data.matrix, settings, engine.memory.limit, held, F)
@@ -70,7 +80,10 @@ def with_new_items(
     scale = scale or _scale(learned, data.matrix, of_sample, sample)
     columns = unscaled[:, : len(new)] * np.asarray(scale, unscaled.dtype)
     if of_carried:
-        alike = carried(learned.weights, shares_of_alike(nearest[:, : len(new)]))
+        kappa = shares_of_alike(nearest[:, : len(new)])
+        kept = _kept(new, kappa, of_carried, columns)
+        learned = replace(learned, carried=learned.carried.joined(kept) if learned.carried else kept)
+        alike = carried(learned.weights, kappa)
         alike *= np.asarray(of_carried, unscaled.dtype)
         columns = columns + alike
     base_scores = learned.base_scores.copy()
@@ -85,6 +98,15 @@ def with_new_items(
     weights = _joined(learned.weights, columns, new)
     learned = replace(learned, scale=scales, new_scale=float(scale), carry_scale=float(of_carried))
     return replace(learned, weights=weights, base_scores=base_scores)
+
+
+def _kept(new: Array, kappa: "sp.csc_array", scale: float, own: "sp.csc_array") -> CarriedOver:
+    """Return what explains the weights that new items are carried over, beside their own ones."""
+    m, count = kappa.shape
+    ptr, items = kappa.indptr.astype(np.int64), kappa.indices.astype(np.int32)
+    of_item = np.repeat(np.arange(count), np.diff(ptr))
+    parts = (scale * kappa.data).astype(own.dtype), np.asarray(own[items, of_item]).ravel()
+    return CarriedOver(new, *(Rows(ptr, items, values, m) for values in parts))
 
 
 def with_more_items(

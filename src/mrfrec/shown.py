@@ -1,0 +1,186 @@
+"""Show values as tables: text, Markdown, HTML for notebooks, JSON, and data frames."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import singledispatch
+from html import escape
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+from unicodedata import category
+
+from mrfrec.checks import check_frames
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table whose cells are texts."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+
+    def markdown(self) -> str:
+        rows = (self.columns, ["---"] * len(self.columns), *self.rows)
+        lines = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+        return "\n".join([f"## {self.title}\n", *lines] if self.title else lines)
+
+    def html(self) -> str:
+        """Return a table for a notebook, whose own style aligns cells to the right unless told."""
+        title = f"<p><strong>{_escaped(self.title)}</strong></p>" if self.title else ""
+        cells = (
+            "".join(f'<{tag} style="text-align: left">{_escaped(cell)}</{tag}>' for cell in row)
+            for tag, row in [("th", self.columns), *(("td", row) for row in self.rows)]
+        )
+        head, *body = (f"<tr>{row}</tr>" for row in cells)
+        return f"{title}<table><thead>{head}</thead><tbody>{''.join(body)}</tbody></table>"
+
+
+@dataclass(frozen=True)
+class Report:
+    """Tables, a few lines about how the results were obtained, and the same results as data."""
+
+    about: Sequence[str]
+    sections: Sequence[Section]
+    data: dict[str, Any] = field(default_factory=dict)
+    notes: Sequence[str] = field(default_factory=tuple)
+    records: Sequence[Mapping[str, Any]] = ()  # rows of a data frame
+    library: str | None = None  # of the data frame; polars if None
+
+    def on(self, data: dict[str, Any]) -> "Report":
+        """Add the source of the data, as typed."""
+        options = "".join(f", {name}={value}" for name, value in data.items() if name != "data")
+        about = [f"data: {' '.join(map(str, data.get('data', ())))}{options}", *self.about]
+        return replace(self, about=about, data={"data": data, **self.data})
+
+    def markdown(self) -> str:
+        parts = ["\n".join(f"- {line}" for line in self.about)] if self.about else []
+        parts += [section.markdown() for section in self.sections]
+        parts += ["\n".join(f"- {note}" for note in self.notes)] if self.notes else []
+        return "\n\n".join(parts) + "\n"
+
+    def html(self) -> str:
+        about, notes = ("<br>".join(map(_escaped, lines)) for lines in (self.about, self.notes))
+        parts = [f"<p>{about}</p>" if about else "", *(section.html() for section in self.sections)]
+        parts += [f"<p><small>{notes}</small></p>"] if notes else []
+        return f'<div style="overflow-x: auto">{"".join(parts)}</div>'
+
+    def brief(self) -> str:
+        """Return the lines about the results and the first table as text."""
+        first = self.sections[0]
+        return "\n".join([*self.about, "", table_text(first.rows, first.columns).rstrip("\n")])
+
+    def json(self) -> str:
+        """Return the results and the version of mrfrec as JSON, at full precision."""
+        from mrfrec import __version__
+
+        data = {"mrfrec": __version__, **self.data}
+        return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+@singledispatch
+def report_of(value: object) -> Report:
+    """Return what there is to show of a value. A module that can tell registers a function for a class."""
+    raise NotImplementedError(f"nothing is known to show of {type(value).__name__}")
+
+
+class Tabular:
+    """A value that shows itself as a table: as text, in a notebook, and as a data frame."""
+
+    def __repr__(self) -> str:
+        return report_of(self).brief()
+
+    def _repr_html_(self) -> str:
+        return report_of(self).html()
+
+    def to_frame(self, frames: str | None = None) -> Any:
+        """Return a data frame of "polars", "pandas" or "pyarrow".
+
+        By default it is of the library that the data came from, else of polars.
+        """
+        import narwhals as nw
+
+        report = report_of(self)
+        names = dict.fromkeys(name for record in report.records for name in record)
+        columns = {name: _alike([record.get(name) for record in report.records]) for name in names}
+        library: Any = check_frames(frames) or report.library or "polars"
+        return nw.from_dict(columns, backend=library).to_native()
+
+
+def _alike(values: list[Any]) -> list[Any]:
+    """Return the values of a column, as texts if they are of several kinds."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {int, float} or (len(kinds) == 1 and kinds <= {bool, str}):
+        return [float(x) if x is not None and float in kinds else x for x in values]
+    return [None if value is None else str(value) for value in values]
+
+
+# ── cells and tables ──────────────────────────────────────────────────────────────────────────────
+
+
+def number_or_none(value: float) -> float | None:
+    """Return None for NaN, which neither JSON nor a data frame should have."""
+    return value if value == value else None
+
+
+def seconds_text(seconds: float | None) -> str:
+    """Format a duration: 0.42 s, 12.3 s, 2 min 5 s."""
+    if seconds is None:
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def parameter_text(name: str, value: object) -> str:
+    """Format the value of a parameter for people."""
+    if value is None:
+        return "dense" if name == "sparsity" else "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def printable(text: str) -> str:
+    """Replace control characters and the like by spaces."""
+    return "".join(" " if category(c) in ("Cc", "Cs", "Zl", "Zp") else c for c in text)
+
+
+def _escaped(text: str) -> str:
+    return escape(printable(text))
+
+
+def cell_text(value: object) -> str:
+    """Format a cell for people."""
+    if value is None:
+        return "–"
+    return printable(f"{value:.4f}" if isinstance(value, float) else str(value))
+
+
+def drawn_table(rows: Iterable[Sequence[Any]], names: Sequence[str]) -> "Table":
+    """Draw a table for a terminal, with columns of numbers aligned to the right."""
+    from rich.table import Table
+    from rich.text import Text  # interprets neither markup nor names of emoji
+
+    drawn = Table(header_style="bold", box=None, pad_edge=False)
+    for name in names:
+        drawn.add_column(Text(cell_text(name)), overflow="fold")
+    numeric = set(range(len(names)))
+    for row in rows:
+        drawn.add_row(*(Text(cell_text(value)) for value in row))
+        numeric -= {place for place, value in enumerate(row) if not isinstance(value, int | float | None)}
+    for place in numeric if drawn.row_count else ():
+        drawn.columns[place].justify = "right"
+    return drawn
+
+
+def table_text(rows: Iterable[Sequence[Any]], names: Sequence[str]) -> str:
+    """Return a table as text, as wide as needed."""
+    from rich.console import Console
+
+    buffer = StringIO()
+    plain: dict[str, Any] = {"force_terminal": False, "force_jupyter": False, "color_system": None}
+    Console(file=buffer, width=1_000_000, **plain).print(drawn_table(rows, names))
+    return "".join(line.rstrip() + "\n" for line in buffer.getvalue().split("\n")[:-1])
