@@ -607,6 +607,15 @@ def days(tmp_path: Path) -> Path:
     return folder
 
 
+def test_names_that_shops_use_are_recognised() -> None:
+    table = pl.DataFrame(
+        {"Buyer ID": ["ann", "bob"], "StockCode": ["a", "b"], "Qty": [2, 3], "Ordered On": [10, 20]}
+    )
+    data = read_interactions(table, binary=False)
+    assert data.to_frame().columns == table.columns
+    assert data.matrix.data.tolist() == [2, 3]
+
+
 def test_folder_of_parquet_files_is_one_table_whose_days_are_a_column(days: Path) -> None:
     data = read_interactions(days, time="day")
     assert data.to_frame().rows() == [

@@ -171,7 +171,8 @@ def _folder_of(name: str) -> Path | None:
 
 def _files_of(folder: Path) -> list[Path]:
     """Return the files of a folder of Parquet files; refuse any other folder."""
-    files, what = [], "no files"
+    files: list[Path] = []
+    what = "no files"
     for path in folder.rglob("*"):
         if path.is_file() and path.name[0] not in "._":
             if path.suffix != ".parquet":
