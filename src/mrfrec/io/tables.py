@@ -140,7 +140,7 @@ def read_interactions(
     query
         SQL that reads from a database: "select user_id, sku, ts from orders". It cannot change anything.
     progress
-        True draws a bar on stderr. A function is called as `progress("reading", rows, total)`. The total of
+        True shows a bar, in a notebook a line. A function is called as `progress("reading", rows, total)`. The total of
         text is an estimate. It is 0 until the end where it is not known: for compressed text and databases.
     """
     return _interactions(dict(locals()), {})

@@ -164,7 +164,7 @@ class Recommender(Parameterized, ABC):
         times
             The times of a `scipy.sparse` matrix, as for `Interactions`; other data has its own.
         progress
-            True draws a bar on stderr. A function is called as `progress(stage, done, total)`, with the stage
+            True shows a bar, in a notebook a line. A function is called as `progress(stage, done, total)`, with the stage
             in words; the total may change.
         reuse
             A dict, empty at first, in which fits on the same `Interactions` share intermediate results.
