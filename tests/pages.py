@@ -286,6 +286,19 @@ def check_index(index: str) -> None:
             assert _rounded(number, text), f"{number} in {row}"
 
 
+def check_figures(page: Path) -> None:
+    """Look up the figures of a page with three or more decimals in the results that its sections link to.
+
+    Blocks of code and of output do not count.
+    """
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for section in re.split(r"^## ", text, flags=re.MULTILINE):
+        paths = re.findall(r"\]\(([^)#]*experiments/results/[^)#]+\.md)", section)
+        results = "\n".join((page.parent / path).read_text() for path in paths)
+        for number in re.findall(r"(?<![\d.])0?\.\d{3,}", section):
+            assert _rounded(number, results), f"{number} in {page.name}, {section.splitlines()[0]}"
+
+
 def check_claims(claims: str) -> None:
     """Look up the numbers of the claims' column "here" in the pages linked for the data set that they follow.
 

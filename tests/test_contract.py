@@ -337,6 +337,15 @@ def test_bad_parameters_are_refused_by_name(make: Make) -> None:
             assert caught.value.name == name
 
 
+def test_threads_and_precision_may_be_given_as_other_libraries_do(make: Make) -> None:
+    if "threads" in make().defaults():
+        assert make(threads=-1).parameters == make().parameters
+        assert make(threads=-1).get_params()["threads"] is None
+    if "dtype" in make().defaults():
+        assert make(dtype=np.float32).get_params()["dtype"] == "float32"
+        assert make(dtype=np.dtype("float64")).get_params()["dtype"] == "float64"
+
+
 def test_fitted_again_it_is_the_same_whatever_the_threads(
     make: Make, model: Recommender, data: Interactions, tmp_path: Path
 ) -> None:

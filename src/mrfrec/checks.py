@@ -45,6 +45,16 @@ def check_count(name: str, value: object, least: int = 1) -> int:
     return int(value)
 
 
+def check_thread_count(value: object) -> int | None:
+    """Return a number of threads, None for one for each core, which −1 means, too."""
+    if value is None or (isinstance(value, Integral) and value == -1):
+        return None
+    try:
+        return check_count("threads", value)
+    except ParameterError as error:
+        raise ParameterError("threads", "a whole number, 1 or more, or -1 for all cores", value) from error
+
+
 def check_seed(value: object) -> int:
     """Return a 32-bit seed; refuse None, with which a run could not be repeated."""
     if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= int(value) < 2**32:
@@ -52,10 +62,14 @@ def check_seed(value: object) -> int:
     return int(value)
 
 
-def check_dtype(value: Literal["float32", "float64"]) -> Literal["float32", "float64"]:
-    if value not in ("float32", "float64"):
-        raise ParameterError("dtype", '"float32" or "float64"', value)
-    return value
+def check_dtype(value: object) -> Literal["float32", "float64"]:
+    """Return the name of a precision, which may also be a type or dtype of numpy."""
+    name = getattr(value, "__name__", str(value))  # of a type; a dtype is written as its name
+    if name == "float32":
+        return "float32"
+    if name == "float64":
+        return "float64"
+    raise ParameterError("dtype", '"float32" or "float64"', value)
 
 
 def check_flag(name: str, value: object) -> bool:

@@ -7,7 +7,17 @@ import pytest
 
 from experiments.run import EXPERIMENTS
 
-from pages import PAGES, ROOT, check_claims, check_index, check_results, faults, name_of, paths_linked
+from pages import (
+    PAGES,
+    ROOT,
+    check_claims,
+    check_figures,
+    check_index,
+    check_results,
+    faults,
+    name_of,
+    paths_linked,
+)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -75,3 +85,22 @@ def test_results_in_the_claims_are_on_the_pages_they_link_to() -> None:
         assert right in claims
         with pytest.raises(AssertionError):
             check_claims(claims.replace(right, wrong))
+
+
+FIGURES = [
+    ROOT / "docs" / page for page in ("explanation/method.md", "how-to/new-items.md", "how-to/rules.md")
+]
+
+
+@pytest.mark.parametrize("page", FIGURES, ids=name_of)
+def test_figures_of_quality_are_in_the_results_that_a_page_links_to(page: Path, tmp_path: Path) -> None:
+    check_figures(page)
+    wrong = ROOT / page.parent / page.name
+    text = wrong.read_text()
+    number = max(re.findall(r"(?<![\d.])0?\.\d{4}\b", re.sub(r"```.*?```", "", text, flags=re.DOTALL)))
+    linked = text.replace("](../../", f"]({ROOT}/")
+    (changed := tmp_path / page.name).write_text(linked)
+    check_figures(changed)
+    changed.write_text(linked.replace(number, "0.9876"))
+    with pytest.raises(AssertionError, match=r"0\.9876"):
+        check_figures(changed)

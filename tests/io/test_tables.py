@@ -12,7 +12,9 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
+from threading import Event
 from typing import Any
 from unittest.mock import patch
 
@@ -31,9 +33,11 @@ from mrfrec import (
     MrfrecError,
     MrfrecWarning,
     ParameterError,
+    load,
     read_interactions,
     read_item_features,
 )
+from mrfrec.cli.app import run as run_command
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation.splits import strong_generalisation
 from mrfrec.io import batches, text
@@ -590,13 +594,76 @@ def test_returns_and_zeros_count_alike_in_every_format(folder: Path, form: str) 
             read(source, value="qty")
 
 
+@pytest.fixture
+def days(tmp_path: Path) -> Path:
+    """A folder of Parquet files, one for each day, beside files that others leave there."""
+    folder = tmp_path / "run=3" / "events[1]"
+    for day, user in (("2026-11-02", "ann"), ("2026-11-01", "bob"), ("2026-11-03", "ann")):
+        part = folder / f"day={day}"
+        part.mkdir(parents=True)
+        pl.DataFrame({"user": [user, "cem"], "item": [1, 2]}).write_parquet(part / "part-0.parquet")
+        (part / ".part-0.parquet.crc").touch()
+    (folder / "_SUCCESS").touch()
+    return folder
+
+
+def test_names_that_shops_use_are_recognised() -> None:
+    table = pl.DataFrame(
+        {"Buyer ID": ["ann", "bob"], "StockCode": ["a", "b"], "Qty": [2, 3], "Ordered On": [10, 20]}
+    )
+    data = read_interactions(table, binary=False)
+    assert data.to_frame().columns == table.columns
+    assert data.matrix.data.tolist() == [2, 3]
+
+
+def test_folder_of_parquet_files_is_one_table_whose_days_are_a_column(days: Path) -> None:
+    data = read_interactions(days, time="day")
+    assert data.to_frame().rows() == [
+        ("ann", 1, datetime(2026, 11, 3)),
+        ("bob", 1, datetime(2026, 11, 1)),
+        ("cem", 2, datetime(2026, 11, 3)),
+    ]
+    assert read_interactions([str(days)]).times is None  # not recognised
+    assert len(read_interactions(days, time="day", since="2026-11-02")) == 2
+    assert list(read_events(days, time="day").take(np.arange(2)).users) == ["bob", "cem"]  # by name
+    with pytest.raises(
+        ParameterError, match=r"time must be a column of .*: 'user', 'item', 'day'; got 'run'"
+    ):
+        read_interactions(days, time="run")
+
+
+def test_folder_of_other_files_or_of_none_is_refused(days: Path, tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="separator must be left out for a folder of Parquet files"):
+        read_interactions(days, separator=";")
+    (days / "notes.csv").touch()
+    with pytest.raises(
+        DataError, match=r"and no others; .*\[1\] has notes.csv. Name files, or give a pattern"
+    ):
+        read_interactions(days)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"empty has no files. Name files"):
+        read_interactions(tmp_path / "empty")
+    pl.DataFrame({"user": ["x"], "item": ["y"]}).write_parquet(tmp_path / "empty" / "a.parquet")
+    pl.DataFrame({"user": ["x"], "item": [1]}).write_parquet(tmp_path / "empty" / "b.parquet")
+    with pytest.raises(
+        DataError, match=r"empty cannot be read after row .*data type mismatch for column item"
+    ):
+        read_interactions(tmp_path / "empty")
+
+
+def test_folder_is_read_in_the_shell(days: Path, tmp_path: Path) -> None:
+    target = str(tmp_path / "m.mrf")
+    run_command(["fit", str(days), "-o", target, "--model", "Popularity", "--time-column", "day"], Event())
+    assert list(load(tmp_path / "m.mrf").items_) == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
         ("nowhere.csv", "there is no file nowhere.csv. Relative paths start from /"),
         ("no*.csv", "no file matches the pattern"),
         (["a\0.csv"], "there is no file"),
-        ("/", "is a folder; name its files"),
+        ("/", r"a folder must have Parquet files \(.parquet\) and no others; / has .*, or give a pattern"),
         ("x" * 5000, "cannot be read: .*too long"),
         (5, "must be a path, .*; got int"),
         ([], "got list"),

@@ -43,7 +43,7 @@ Matrix = npt.NDArray[np.float64]
         ({"threshold": 0.1, "mean_constraint": True}, "mean_constraint must be False"),
         ({"max_neighbors": 0}, "max_neighbors must be a whole number, 1 or more; got 0"),
         ({"max_neighbors": 10**400}, "max_neighbors must be a whole number below"),
-        ({"threads": 0}, "threads must be"),
+        ({"threads": 0}, "threads must be a whole number, 1 or more, or -1 for all cores; got 0"),
         ({"center": "yes"}, "center must be True or False; got 'yes'"),
         ({"dtype": "float16"}, '"float32" or "float64"; got \'float16\''),
         ({"memory_limit": "lots"}, "memory_limit must be"),

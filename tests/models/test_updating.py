@@ -277,6 +277,7 @@ def test_data_to_which_nothing_can_be_added_is_refused(options: dict[str, Any], 
     "changed",
     [
         {"rules": {"progress": 3}}, {"grain": 0.5}, {"bound": 1}, {"users": "dates"}, {"batches": [3]},
+        {"columns": ["who"]},
     ],
     ids=str,
 )  # fmt: skip

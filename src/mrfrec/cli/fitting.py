@@ -41,8 +41,8 @@ def fit(
         Argument(
             metavar="DATA",
             help="Files, or patterns in quotes: CSV, TSV, JSON lines (also .gz, .zst), Parquet, Arrow; a "
-            "database with --query: postgresql:// or sqlite:///; or the name of a data set "
-            "(mrfrec paper datasets list).",
+            "folder of Parquet files; a database with --query: postgresql:// or sqlite:///; or the name of a "
+            "data set (mrfrec paper datasets list).",
         ),
     ],
     output: ModelFile,

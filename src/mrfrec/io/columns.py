@@ -11,14 +11,18 @@ from mrfrec.io.batches import Source
 # one of its first two names is taken.
 _NAMES = {
     "user": "user userid uid users username customer customerid member memberid account accountid visitor "
-    "visitorid session sessionid profile profileid client clientid player playerid reviewer reviewerid",
+    "visitorid session sessionid profile profileid client clientid player playerid reviewer reviewerid "
+    "buyer buyerid shopper shopperid subscriber subscriberid person personid",
     "item": "item itemid iid items product productid movie movieid song songid track trackid artist artistid "
     "book bookid isbn asin anime animeid game gameid article articleid sku venue venueid location "
-    "locationid poi poiid business businessid show showid recipe recipeid",
-    "value": "value rating ratings stars count counts plays playcount weight quantity score",
+    "locationid poi poiid business businessid show showid recipe recipeid film filmid video videoid "
+    "stockcode productcode itemcode",
+    "value": "value rating ratings stars count counts plays playcount weight quantity score "
+    "qty units listens views clicks",
     "title": "title itemtitle itemname productname producttitle movietitle booktitle songtitle name label",
     "time": "timestamp time date datetime unixtime unixreviewtime ts created createdat ordered orderedat "
-    "orderdate ordertime purchasedat purchasedate eventtime eventdate",
+    "orderdate ordertime purchasedat purchasedate eventtime eventdate eventtimestamp orderedon purchasedon "
+    "purchasetime boughtat watchedat viewedat playedat listenedat ratedat clickedat occurredat invoicedate",
     "event": "event eventtype kind action behavior behaviour eventname actiontype interactiontype",
 }
 # Of lists of recommendations: the smaller or the larger number comes first.

@@ -72,6 +72,8 @@ def open_sources(source: object, options: ReadingOptions | None = None) -> list[
                 if sys.stdin is None:
                     raise DataError("standard input is closed: there is nothing to read.")
                 opened.append(_open_stream(sys.stdin.buffer, "standard input", options))
+            elif (folder := _folder_of(str(one))) is not None:
+                opened.append(_open_folder(folder, options))
             else:
                 for path in paths_of(str(one)):
                     if path.is_file():
@@ -139,7 +141,7 @@ def _refuse_options(options: ReadingOptions, source: str, *names: str) -> None:
 
 
 def paths_of(name: str) -> list[Path]:
-    """Return the files of a name or a pattern, at least one; none for a URL; "-" unchanged."""
+    """Return the files of a name, a folder or a pattern, at least one; none for a URL; "-" unchanged."""
     if name == "-":
         return [Path(name)]
     if "://" in name:
@@ -147,7 +149,7 @@ def paths_of(name: str) -> list[Path]:
     with reading(name):
         path = Path(name).expanduser()
         if path.is_dir():
-            raise DataError(f"{path} is a folder; name its files, or give a pattern such as {path}/*.csv.")
+            return _files_of(path)
         if path.exists():
             return [path]
         is_pattern = any(mark in name for mark in "*?[")
@@ -159,6 +161,40 @@ def paths_of(name: str) -> list[Path]:
         start = "" if path.is_absolute() else f" Relative paths start from {Path.cwd()}."
         raise DataError(f"{what} {name}.{start}")
     return matches
+
+
+def _folder_of(name: str) -> Path | None:
+    with reading(name):
+        path = Path(name).expanduser()
+        return path if path.is_dir() else None
+
+
+def _files_of(folder: Path) -> list[Path]:
+    """Return the files of a folder of Parquet files; refuse any other folder."""
+    files: list[Path] = []
+    what = "no files"
+    for path in folder.rglob("*"):
+        if path.is_file() and path.name[0] not in "._":
+            if path.suffix != ".parquet":
+                files, what = [], str(path.relative_to(folder))
+                break
+            files.append(path)
+    if not files:
+        raise DataError(
+            f"a folder must have Parquet files (.parquet) and no others; {folder} has {what}. Name files, or "
+            f"give a pattern such as {folder}/*.csv."
+        )
+    return sorted(files)
+
+
+def _open_folder(folder: Path, options: ReadingOptions) -> Source:
+    """Open a folder of Parquet files as one table, with the columns in names such as day=2026-11-16."""
+    _refuse_options(options, "a folder of Parquet files", *_TEXT_OPTIONS, "input_format")
+    with reading(str(folder)):
+        _files_of(folder)
+        rows = pl.scan_parquet(folder, glob=False, hive_partitioning=True)
+        source = _lazy_source(str(folder), rows.collect_schema().names(), lambda _: rows)
+    return replace(source, rows=lambda: int(rows.select(pl.len()).collect().item()))
 
 
 def _open_stream(stream: Any, name: str, options: ReadingOptions) -> Source:

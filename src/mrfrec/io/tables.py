@@ -79,8 +79,8 @@ def read_interactions(
     ----------
     source
         A path or a pattern such as "logs/*.parquet", or a list of them: CSV, TSV and JSON lines (plain,
-        .gz or .zst), Parquet, Arrow and Feather; "-" is standard input. Or a URL (s3, gs, az), an open file,
-        a data frame, or with `query` the URL of a database.
+        .gz or .zst), Parquet, Arrow and Feather; "-" is standard input. Or a folder of Parquet files, a URL
+        (s3, gs, az), an open file, a data frame, or with `query` the URL of a database.
     user
         Column of the users, if its name does not tell. Ids are integers or strings and keep their type.
     item

@@ -3,7 +3,7 @@
 import inspect
 from typing import Any, ClassVar, Self, TypeVar
 
-from mrfrec.checks import check_count
+from mrfrec.checks import check_thread_count
 from mrfrec.engines.machine import parse_bytes, usable_threads
 from mrfrec.errors import ParameterError
 from mrfrec.fitted.state import Runtime
@@ -67,7 +67,7 @@ class Parameterized:
 
     def _set_limits(self, threads: int | None, memory_limit: int | str | None) -> None:
         """Check and set `threads` and `memory_limit`."""
-        self.threads = None if threads is None else check_count("threads", threads)
+        self.threads = check_thread_count(threads)
         self.memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
 
 

@@ -94,7 +94,7 @@ class MRF(GaussianField):
     dtype
         Precision of the weights and of the linear algebra.
     threads
-        Number of threads, by default one for each core. Results do not depend on it.
+        Number of threads, by default one for each core, as with -1. Results do not depend on it.
     memory_limit
         Memory to use beyond the data, such as "8GB", by default as much as is free. It holds for a fit and
         for `scores`; a number is in bytes. A fit that needs more raises `MemoryPlanError`. Where "auto"

@@ -10,6 +10,7 @@ from mrfrec.checks import (
     check_flag,
     check_nonnegative,
     check_number,
+    check_thread_count,
 )
 from mrfrec.data.reading_options import duration
 from mrfrec.engines.machine import parse_bytes
@@ -79,7 +80,7 @@ RULES: dict[str, Rule] = {
     "situation": Rule(_situation),
     "measure": Rule(lambda name, value: check_measure(value)),
     "dtype": Rule(lambda name, value: check_dtype(value)),
-    "threads": Rule(check_count, (None,)),
+    "threads": Rule(lambda name, value: check_thread_count(value)),
     "memory_limit": Rule(lambda name, value: parse_bytes(value), (None,)),
     "device": Rule(lambda name, value: check_device_name(value)),
 }
