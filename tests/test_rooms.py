@@ -30,7 +30,7 @@ HOME_OF = {
         "io", "batches features frames id_numbering queries row_reader sources staging tables typed_columns"
     )
     | rooms("io", "event_weights expressions item_table text")
-    | {"data/interactions.py", "datasets/__init__.py", "datasets/originals.py"},
+    | {"shown.py", "data/interactions.py", "datasets/__init__.py", "datasets/originals.py"},
     "narwhals": rooms("io", "sources frames") | {"shown.py"},
     "safetensors": {"io/artifact.py"},
     "nanoarrow": {"io/queries.py"},

@@ -152,7 +152,7 @@ def test_frames_are_of_the_library_of_the_data_unless_told() -> None:
     for value in (found, found["a"], tuning):
         assert isinstance(value.to_frame(), pd.DataFrame)
         assert isinstance(value.to_frame("polars"), pl.DataFrame)
-    frame = found.to_frame()
+    frame: Any = found.to_frame()
     assert frame["difference"].dtype == np.float64
     assert frame["difference"].isna().tolist() == [True, False]
     with pytest.raises(ParameterError, match="frames must be"):

@@ -13,6 +13,7 @@ from mypy import api
 import mrfrec
 from mrfrec import Client, Recommender
 from mrfrec.answers.question import Question
+from mrfrec.evaluation import Evaluation
 from mrfrec.io.frames import Frame
 
 ROOMS = ("evaluation", "datasets", "models", "nightly", "paper", "service")
@@ -63,13 +64,14 @@ def test_tables_have_a_type_with_the_names_of_polars() -> None:
     for kind, names in TABLES.items():
         for name in names:
             assert inspect.signature(getattr(kind, name)).return_annotation == "Frame", name
+    assert inspect.signature(Evaluation.to_frame).return_annotation == "pl.DataFrame | Any"
 
 
 # What completion offers on a model besides its parameters.
 OF_ALL = [
     "fit", "recommend", "recommend_to", "answer", "explain", "similar_items", "similar_items_to", "search",
-    "plot_neighbors", "history", "scores", "top_k", "save", "update", "forget", "set_items", "verify",
-    "prepare_answers",
+    "plot_neighbors", "history", "scores", "top_k",
+    "save", "update", "forget", "set_items", "verify", "prepare_answers",
     "get_params", "set_params", "parameters", "frames", "explains", "catalogue", "fitted_", "items_",
     "titles_", "popularity_", "users_", "notes_", "reading_", "batches_", "measured_", "timings_",
     "memory_plan_", "threads", "memory_limit", "device",

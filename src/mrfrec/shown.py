@@ -12,6 +12,7 @@ from unicodedata import category
 from mrfrec.checks import check_frames
 
 if TYPE_CHECKING:
+    import polars as pl
     from rich.table import Table
 
 
@@ -96,7 +97,7 @@ class Tabular:
     def _repr_html_(self) -> str:
         return report_of(self).html()
 
-    def to_frame(self, frames: str | None = None) -> Any:
+    def to_frame(self, frames: str | None = None) -> "pl.DataFrame | Any":
         """Return a data frame of "polars", "pandas" or "pyarrow".
 
         By default it is of the library that the data came from, else of polars.
