@@ -183,7 +183,7 @@ def test_named_columns_go_before_recognised_ones(tmp_path: Path) -> None:
         ("user,item,score\n1,a,1\n1,b,high\n", "row 2: rank or score not a finite number, 'high'"),
         ("user,item,score\n1,a,nan\n", "row 1: rank or score not a finite number"),
         ("user,item\n1,a\n1,\n", "row 2: no item id"),
-        ("person,item\n1,a\n", "which column holds the users"),
+        ("whom,item\n1,a\n", "which column holds the users"),
         ("user,item\n", "no recommendations"),
     ],
 )

@@ -404,6 +404,17 @@ def test_nothing_later_is_shown_than_is_asked_for_last(tuned: bool) -> None:
         assert asked == min(when[pair] for pair in hidden if pair[0] == user)
 
 
+def test_splits_that_hide_random_items_leave_out_times() -> None:
+    """A model that learned from times what comes next would answer another question."""
+    rows = hash_rows(texts=False)
+    for split in (strong_generalisation, leave_out):
+        found, plain = (split(events_of(rows, times), 20) for times in (range(len(rows)), None))
+        assert times_of(found.training) is None
+        assert found.test.shown_times is None
+        assert (found.test.targets != plain.test.targets).nnz == 0
+        assert found.name == f"{plain.name}; times left out"
+
+
 def test_times_stay_with_what_is_shown() -> None:
     """By hash, given, with features, with new items, hidden once more to tune on: each pair has its time."""
     rows = hash_rows(texts=False)
@@ -420,8 +431,7 @@ def test_times_stay_with_what_is_shown() -> None:
     weak = by_hash(data, 0.15)
     splits = {
         "by hash": weak, "with validation": by_hash(data, 0.15, validation=True),
-        "strong": strong_generalisation(events, 20), "strong, as given": given(without, **part),
-        "leave out": leave_out(events), "features": cut.with_features(features),
+        "strong, as given": given(without, **part), "features": cut.with_features(features),
         "new items": cut.with_new_items(0.2)[0], "to tune": weak.for_tuning(), "cut": cut,
     }  # fmt: skip
     for name, split in splits.items():

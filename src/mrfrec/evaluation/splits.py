@@ -48,9 +48,12 @@ def strong_generalisation(
     each. Users in ascending order of their ids are permuted; the last are the test users, those before them
     the validation users. Held-out users lose the items that no training user has. A share of the items of a
     user with five or more is hidden, rounded down; the others show all they have, and so have no target.
+
+    Times are left out: what is hidden is no later than what is shown, and a model that learns from times what
+    comes next would answer another question. Those are asked by `at_time` and `last`.
     """
     whole = check_type("events", events, Events).size
-    events = events.filtered(min_users=min_users, min_items=min_items)
+    events, without = _untimed(events.filtered(min_users=min_users, min_items=min_items))
     rows = strong_rows(events, heldout, hidden=hidden, seed=seed)
     items = np.unique(events.item[rows["training"]])
     training = training_of(events, rows["training"], items)
@@ -64,11 +67,9 @@ def strong_generalisation(
             "or more has one to be guessed. Raise heldout or hidden, or hide one item of each user instead: "
             f"leave_out(events), {LEAVE_ONE} at the command line."
         )
-        asked = Questions(
-            events.users.subset(users), events.matrix(*seen), targets, shown_times=events.times(*seen)
-        )
+        asked = Questions(events.users.subset(users), events.matrix(*seen), targets)
         questions.append(with_targets(asked, nothing))
-    name = f"strong generalisation, {heldout:,} + {heldout:,} users held out"
+    name = f"strong generalisation, {heldout:,} + {heldout:,} users held out{without}"
     return Split(training, validation=questions[0], test=questions[1], name=name, whole=whole)
 
 
@@ -104,6 +105,11 @@ def strong_rows(events: Events, heldout: int, *, hidden: float = 0.2, seed: int 
     return rows
 
 
+def _untimed(events: Events) -> tuple[Events, str]:
+    """Return events without times, and what that adds to the name of a split."""
+    return replace(events, time=None), "" if events.time is None else "; times left out"
+
+
 def _by_user(events: Events, rows: Places) -> Iterator[Places]:
     """Yield the rows of each user, users ascending, rows in the order of the table."""
     order = rows[np.argsort(events.user[rows], kind="stable")]
@@ -112,10 +118,13 @@ def _by_user(events: Events, rows: Places) -> Iterator[Places]:
 
 
 def leave_out(events: Events, k: int = 1, *, seed: int = SEED) -> Split:
-    """Hide k random items of every user with more than k; train on the rest, and show it."""
-    check_type("events", events, Events)
+    """Hide k random items of every user with more than k; train on the rest, and show it.
+
+    Times are left out, as by `strong_generalisation`.
+    """
+    events, without = _untimed(check_type("events", events, Events))
     random = np.random.default_rng(check_seed(seed))
-    name = f"{k} random items of each user left out"
+    name = f"{k} random items of each user left out{without}"
     return hide_last(events, k, random.permutation, name, lambda rest: leave_out(rest, k, seed=seed))
 
 
