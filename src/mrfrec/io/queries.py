@@ -13,7 +13,7 @@ import polars as pl
 from mrfrec.checks import missing_extra
 from mrfrec.errors import DataError
 from mrfrec.io import batches as tables
-from mrfrec.io.batches import ID_ROLES, POLARS_ERRORS, POSSIBLE_TIME, Roles, Source, Types, batch_of
+from mrfrec.io.batches import FEATURE, ID_ROLES, POLARS_ERRORS, POSSIBLE_TIME, Roles, Source, Types, batch_of
 from mrfrec.io.databases import call_with_limit, connect, database_file, failure, is_database, redacted
 
 Places = dict[str, int]  # of the columns of each role
@@ -190,11 +190,8 @@ def _series(array: Any, kind: Any, role: str) -> pl.Series:
         return digits.str.replace("^(.{8})(.{4})(.{4})(.{4})", "${1}-${2}-${3}-${4}-")
     if isinstance(series.dtype, pl.BaseExtension):  # numeric and JSON, sent as text
         series = series.ext.storage()
-    return (
-        series.cast(pl.Float64)
-        if role in ("value", "time", POSSIBLE_TIME) and _type_name(kind) == "numeric"
-        else series
-    )
+    holds_numbers = role in ("value", "time", POSSIBLE_TIME) or role.startswith(FEATURE)
+    return series.cast(pl.Float64) if holds_numbers and _type_name(kind) == "numeric" else series
 
 
 def _as_series(values: list[Any]) -> pl.Series | list[Any]:
