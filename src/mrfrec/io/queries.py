@@ -49,9 +49,15 @@ def open_query(url: str, query: str) -> Source:
     return Source(redacted(url), tuple(columns), batches)
 
 
-def check_query(url: str, query: str) -> None:
-    """Raise if a database refuses a query, as for a missing table or grant; it is planned but not run."""
-    _tables_read(url, query)
+def planned(url: str, query: str) -> Source:
+    """Return the columns of a query, without rows; raise if the database refuses it, as for a missing grant.
+
+    The query is planned but not run.
+    """
+    with connect(url) as cursor:
+        _plan(cursor, query)
+        columns = tuple(name for name, *_ in cursor.description)
+    return Source(redacted(url), columns, lambda *_: iter(()))
 
 
 def reads_table(url: str, query: str, other: str, names: tuple[str, str]) -> bool:
@@ -68,7 +74,6 @@ def reads_table(url: str, query: str, other: str, names: tuple[str, str]) -> boo
 
 def _tables_read(url: str, query: str) -> set[tuple[str, str]]:
     """Return the schemas and names of the tables that a query reads, also through views."""
-    query = query.rstrip("; \t\r\n")
     with connect(url) as cursor:
         if url.startswith("sqlite"):
             tables_read: set[tuple[str, str]] = set()
@@ -79,14 +84,19 @@ def _tables_read(url: str, query: str) -> set[tuple[str, str]]:
                 return 0
 
             cursor.connection.set_authorizer(note)
-            cursor.execute(f"explain {query}")
+            _plan(cursor, query)
             return tables_read
-        cursor.execute(f"select * from ({query}\n) as query limit 0")
+        _plan(cursor, query)
         # Planning has locked the tables that will be read.
         cursor.execute("""select n.nspname::text, c.relname::text from pg_locks l
             join pg_class c on c.oid = l.relation join pg_namespace n on n.oid = c.relnamespace
             where l.pid = pg_backend_pid() and l.locktype = 'relation'""")
         return set(call_with_limit(cursor, pl.DataFrame, cursor.fetch_arrow()).rows())
+
+
+def _plan(cursor: Any, query: str) -> None:
+    query = query.rstrip("; \t\r\n")
+    cursor.execute(f"select * from ({query}\n) as query limit 0")
 
 
 def _server_of(url: str) -> object:
