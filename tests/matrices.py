@@ -52,3 +52,20 @@ def events_of(X: Matrix) -> Events:
     """The pairs that are not 0, user by user."""
     user, item = np.nonzero(X)
     return read_events(pl.DataFrame({"user": user, "item": item}))
+
+
+def visits(users: int, seed: int = 0) -> pl.DataFrame:
+    """Tastes that change halfway, in visits that go on as they ended."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for user in range(users):
+        start = int(rng.integers(0, 1000))
+        group = int(rng.integers(0, 6))
+        length = int(rng.integers(6, 12))
+        for step in range(length):
+            partner = (group + (3 if start < 600 else 1)) % 6
+            of = group if step < length / 2 else partner
+            item = 10 * of + int(rng.integers(0, 10))
+            rows.append((user, item, 86_400 * start + 60 * step))
+    frame = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
+    return frame.unique(["user", "item"], keep="first", maintain_order=True)

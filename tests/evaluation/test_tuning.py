@@ -13,18 +13,19 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec import MRF, DataError, Interactions, MrfrecError, MrfrecWarning, ParameterError
+from mrfrec.cli.models import read_parameters
 from mrfrec.core import blocks, closed_form, pattern, statistics
 from mrfrec.data.catalogue import DataSize
 from mrfrec.data.ids import Ids
-from mrfrec.evaluation import climb, compare, grids, strong_generalisation, study, tune
-from mrfrec.evaluation.protocol import evaluate
+from mrfrec.evaluation import at_time, climb, compare, grids, read_events, strong_generalisation, study, tune
+from mrfrec.evaluation.protocol import evaluate, evaluate_fitted
 from mrfrec.evaluation.questions import Questions, Split, popularity_differs
 from mrfrec.evaluation.report import of_comparison, of_tuning
 from mrfrec.models import EASE, Popularity
 from mrfrec.models.climbing import RidgeMultiples, value_at
 from mrfrec.models.registry import MODELS, build, model_class
 
-from matrices import events_of, random_matrix
+from matrices import events_of, random_matrix, visits
 
 Parameters = dict[str, Any]
 
@@ -469,9 +470,45 @@ def test_a_climb_starts_from_what_the_model_measures(valued: Any) -> None:
     assert measured is not None
     tried = valued(lambda _: 1.0)
     climb(split, "ndcg@10")
-    moved = [choice for choice in measured.choices if choice.value != choice.start]
-    assert moved
-    assert all(tried[0][choice.name] == choice.value for choice in moved)
+    assert any(choice.value != choice.start for choice in measured.choices)
+    assert all(tried[0][choice.name] == choice.value for choice in measured.choices if tried[0]["rank"])
+    ridges = {point["l2"] for point in tried if point["alpha"] == tried[0]["alpha"]}
+    l2 = measured.values["l2"]
+    assert sorted(ridges) == pytest.approx([l2 / 2, l2, 2 * l2], rel=0.05)
+    tried.clear()
+    climb(split, "ndcg@10", fixed={"measure": False})  # measures nothing
+    assert tried[0]["l2"] == "auto"
+
+
+@pytest.fixture(scope="module")
+def timed() -> Split:
+    return at_time(read_events(visits(2500), time=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fixed", [{}, {"half_life": "90d"}])
+def test_a_climb_keeps_what_times_have_taught(timed: Split, fixed: Parameters, tmp_path: Path) -> None:
+    within = timed.for_tuning()
+    model = MRF(**fixed).fit(within.training)
+    assert model.measured_ is not None
+    found = climb(timed, "ndcg@20", fixed=fixed, minutes=0.001)
+    start = found.trials[0]
+    assert start.value == evaluate_fitted(model, within.test, "ndcg@20").mean("ndcg@20").mean
+    assert found.default == start == found.best
+    measured = {*model.measured_.values} - {"rank_weight"}
+    assert measured > {"l2", "novelty", "order", "recency", "pause"}
+    assert {name: start.parameters[name] for name in measured} == {n: model.values_[n] for n in measured}
+    assert model.values_["half_life"] is not None
+    found.save(tmp_path / "best.json")
+    _, parameters = read_parameters(tmp_path / "best.json")
+    assert evaluate(MRF(**parameters), within, "ndcg@20").mean("ndcg@20").mean == start.value
+
+
+def test_a_climb_varies_what_fades(timed: Split, valued: Any) -> None:
+    tried = valued(lambda _: 1.0)
+    climb(timed, "ndcg@10")
+    assert {name for name in tried[0] if len({point[name] for point in tried}) > 1} > {"half_life", "recency"}
+    assert tried[0]["half_life"] != "auto"
 
 
 @pytest.mark.parametrize("center", [True, False])
@@ -483,17 +520,6 @@ def test_ridges_of_auto_are_multiples_of_what_a_fit_takes_for_it(center: bool, s
     l2 = float(MRF(**fixed).fit(training).plan_.l2)
     numbers = [l2 if point["l2"] == "auto" else point["l2"] for point in points]
     assert numbers == pytest.approx([l2 / 4, l2 / 2, l2, 2 * l2, 4 * l2], rel=0.02)
-
-
-def test_a_climb_starts_next_to_what_was_measured_where_auto_counts_as_what_it_stands_for(
-    split: Split, valued: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, _, twice = grids.ridges(split, 0.5, RidgeMultiples((0.5, 1.0, 2.0), of_auto=True))
-    for factor, start in ((0.45, "auto"), (0.8, twice)):
-        monkeypatch.setattr(study.Study, "measured", lambda _, x=factor: {"l2": x * twice})
-        tried = valued(lambda _: 1.0)
-        climb(split, "ndcg@10", fixed={"sparsity": None})
-        assert [x["l2"] for x in tried[:2]] == [factor * twice, start]
 
 
 # ── validation users that are unlike the test users ───────────────────────────────────────────────

@@ -16,6 +16,7 @@ from mrfrec.core.ages import Recency
 from mrfrec.models import EASE
 from mrfrec.models.mrf.held_out import HeldOut, held_out
 
+import matrices
 import naive
 from matrices import random_matrix
 
@@ -34,21 +35,8 @@ def timed(X: naive.Matrix, times: npt.NDArray[np.int64]) -> Interactions:
     return Interactions(matrix, times=times[X != 0].astype("datetime64[us]"))
 
 
-def visits(seed: int = 0, users: int = 900) -> Interactions:
-    """Tastes that change halfway, in visits that go on as they ended."""
-    rng = np.random.default_rng(seed)
-    rows = []
-    for user in range(users):
-        start = int(rng.integers(0, 1000))
-        group = int(rng.integers(0, 6))
-        length = int(rng.integers(6, 12))
-        for step in range(length):
-            partner = (group + (3 if start < 600 else 1)) % 6
-            of = group if step < length / 2 else partner
-            item = 10 * of + int(rng.integers(0, 10))
-            rows.append((user, item, (start * DAY + step * 60_000_000) // 1_000_000))
-    frame = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
-    return read_interactions(frame.unique(["user", "item"], keep="first", maintain_order=True))
+def visits(users: int = 900) -> Interactions:
+    return read_interactions(matrices.visits(users))
 
 
 def asked_of(data: Interactions, **options: Any) -> HeldOut:

@@ -171,12 +171,16 @@ class Study:
         except ParameterError as error:
             raise error.named("metric") from None
         fixed = dict(fixed or {})
-        if "measure" in build(model, fixed, machine).parameters:
-            fixed.setdefault("measure", False)  # the trials take the place of measuring
         made = build(model, fixed, machine)
+        self._measuring: Parameters = {}
+        if "measure" in made.parameters:  # once, before the trials
+            self._measuring = {"measure": made.parameters["measure"]}
+            fixed["measure"] = False
+            made = build(model, fixed, machine)
         if client is not None:
             made.check_ready(client)
         self.usual = made.parameters  # a climb replaces "auto" by its starting values
+        self.measured: dict[str, Any] = {}  # and what is measured
         self.model = type(made).__name__
         self._ties = ties
         self._client = client
@@ -217,15 +221,16 @@ class Study:
         """Seconds since the first trial began."""
         return time.monotonic() - self._start
 
-    def measured(self) -> dict[str, Any]:
-        """Return the values that a fit of the model measures by itself."""
-        fixed = {**self.fixed, "measure": True} if "measure" in self.fixed else self.fixed
-        model = build(self.model, fixed, self.machine)
-        return model.tuning_start(self.split.training, FitContext(0, None, None, None, self._client))
+    def measure(self) -> None:
+        """Measure what a fit of the model measures by itself: all trials have it, but for what they vary."""
+        model = build(self.model, {**self.fixed, **self._measuring}, self.machine)
+        context = FitContext(0, None, None, None, self._client)
+        self.measured = model.tuning_start(self.split.training, context)
+        self.usual |= self.measured
 
     def value_of(self, point: dict[str, Any]) -> Trial | None:
         """Try a point, or return its earlier trial; None if the time is up, except for the first."""
-        parameters = {**self.fixed, **point}
+        parameters = {**self.fixed, **self.measured, **point}
         same = next((trial for trial in self.trials if trial.parameters == parameters), None)
         if same is None:
             if self.trials and self.elapsed > self.budget:

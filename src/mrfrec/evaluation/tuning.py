@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -9,7 +10,7 @@ from mrfrec.bars import showing
 from mrfrec.checks import check_flag
 from mrfrec.core.progress import Progress
 from mrfrec.errors import ParameterError
-from mrfrec.evaluation.grids import Parameters, axes_of, plain, ridges, scale_of
+from mrfrec.evaluation.grids import Parameters, Scale, axes_of, plain, ridges, scale_of
 from mrfrec.evaluation.protocol import Ties
 from mrfrec.evaluation.questions import Split
 from mrfrec.evaluation.study import Improved, Study, Trial, Tuning
@@ -89,10 +90,11 @@ def climb(
     progress: "Progress | bool | None" = None,
     client: Any = None,
 ) -> Tuning:
-    """Start from what the model measures, or values next to it, and change one parameter while that helps.
+    """Start from what the model measures, and change one parameter while that helps.
 
-    The parameters are those of the model's `tuning_route`: for an MRF the novelty exponent and the weight of
-    the low-rank part, which need no fit, then l2, user_weight, alpha, rank and, if it is sparse, sparsity.
+    The parameters are those of the model's `tuning_route`: for an MRF the novelty exponent, the weight of
+    the low-rank part and, with times, recency, which need no new weights, then l2, user_weight, with times
+    half_life, alpha, rank and, if it is sparse, sparsity. What is measured beside these is kept as it is.
     Where the best value is the last of its list, values beyond it are tried.
 
     Parameters
@@ -125,8 +127,8 @@ def _climbed(run: Study, vary: Mapping[str, Axis] | None, grid: bool) -> Tuning:
         for value in values if isinstance(values, Sequence) else ():
             build(run.model, plain({**run.fixed, name: value}), run.machine).tuning_route(data)
     if not grid:
-        start = {**route.start, **run.measured()}
-        run.usual |= {name: value for name, value in start.items() if name in axes}
+        run.usual |= {name: value for name, value in route.start.items() if name in axes}
+    run.measure()
     places = _Places(run, axes, named=not grid)
     if not vary:  # the best is never worse than the default, and its gain is known
         run.value_of(plain({name: run.usual[name] for name in axes}))
@@ -138,7 +140,8 @@ def _climbed(run: Study, vary: Mapping[str, Axis] | None, grid: bool) -> Tuning:
 
     def is_useless(name: str, place: Place) -> bool:
         needed = route.needs.get(name)
-        return needed is not None and not {**run.fixed, **(places.point(place) or {})}.get(needed, 1)
+        point = {**run.fixed, **run.measured, **(places.point(place) or {})}
+        return needed is not None and not point.get(needed, 1)
 
     def is_better(trial: Trial, here: Trial | None) -> bool:
         return _worth(trial) > _GAIN * _worth(here)
@@ -167,9 +170,6 @@ class _Places:
             return values.index(default)
         if type(default) not in (int, float):
             return middle
-        if isinstance(axis, RidgeMultiples) and "auto" in values:  # count it as what it stands for
-            typical = next(x / by for x, by in zip(values, axis.multiples, strict=True) if x != "auto")
-            values[values.index("auto")] = typical
         distance = {i: abs(x - default) for i, x in enumerate(values) if type(x) in (int, float)}
         return min(distance, key=lambda i: distance[i], default=middle)
 
@@ -180,9 +180,19 @@ class _Places:
         key = (name, *scale)
         if key not in self._ladders:
             if isinstance(axis, RidgeMultiples):
-                axis = ridges(self._run.split, scale.alpha, axis, center=scale.center, named=self._named)
+                axis = self._ridges(axis, scale)
             self._ladders[key] = tuple(axis)
         return self._ladders[key]
+
+    def _ridges(self, axis: RidgeMultiples, scale: Scale) -> list[Any]:
+        """Return values of l2: where it was measured, they are multiples of that, scaled as S is."""
+        measured, split = self._run.measured.get("l2"), self._run.split
+        if not axis.of_auto or not measured:
+            return ridges(split, scale.alpha, axis, center=scale.center, named=self._named)
+        values = ridges(split, scale.alpha, axis, center=scale.center, named=False)
+        alpha, center = scale_of(self._run.model, self._run.usual)
+        (usual,) = ridges(split, alpha, replace(axis, multiples=(1.0,)), center=center, named=False)
+        return [x / usual * measured for x in values]
 
     def point(self, place: Place) -> dict[str, Any] | None:
         """Return the parameters at a place, or None if there are none."""

@@ -123,7 +123,7 @@ class Recommender(Parameterized, ABC):
         return Route({name: self.tuning_grid[name] for name in reversed(list(self.tuning_grid))})
 
     def tuning_start(self, data: "Interactions", context: FitContext) -> dict[str, Any]:
-        """Return the parameters that a fit to this data would measure: the start of a `climb`."""
+        """Return all parameters that a fit to this data would measure: the start of a `climb`."""
         return {}
 
     def planned_for(self, size: DataSize) -> "Plan | None":

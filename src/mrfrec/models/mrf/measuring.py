@@ -314,7 +314,7 @@ def measure(
     if "l2" in axes:
         axes["l2"] = tuple(factor * first["l2"] for factor in axes["l2"])
     if "half_life" in axes:
-        axes["half_life"] = tuple(rounded_duration(x * asked.median_age) for x in axes["half_life"])
+        axes["half_life"] = half_lives(asked)
     search = _Exploration(trials, plan, axes, first, progress, asked.groups, asked.times is not None)
     # What comes next mostly wants a larger ridge, what is hidden at random a smaller one.
     steps = _DIRECTIONS if asked.times is None else {**_DIRECTIONS, "l2": {"l2": 2}}
@@ -345,6 +345,11 @@ def measure(
         how=" and ".join(ways),
         left_out=tuple(search.left_out),
     )
+
+
+def half_lives(asked: HeldOut) -> tuple[float, ...]:
+    """Return the half-lives that are tried, in microseconds; 0 is none."""
+    return tuple(rounded_duration(x * asked.median_age) for x in AXES["half_life"])
 
 
 class Outcome(NamedTuple):
