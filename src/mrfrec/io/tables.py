@@ -104,11 +104,10 @@ def read_interactions(
         What an event of each kind counts: {"view": 0.2, "cart": 0.5, "buy": 1}. "other" names all other
         kinds. A weight of 0 leaves the rows out.
     time
-        Column of the times, if its name does not tell. Times are dates, texts in ISO 8601, or seconds or
-        milliseconds since 1970; UTC if they name no zone. The last time of each pair is kept, in
-        `Interactions.times`. A column that is only recognised is left out with a warning if some row
-        has no time; one that is named, or recognised with True, must have a time in each row. With False, no
-        times are read.
+        Column of the times, if its name does not tell; False reads none. Times are dates, texts in ISO 8601,
+        or seconds or milliseconds since 1970; UTC if they name no zone. The last time of each pair is kept,
+        in `Interactions.times`. A column that is only recognised is left out with a warning if some row
+        has no time; one that is named, or recognised with True, must have a time in each row.
     now
         Time from which `window` is measured, by default the latest time in the data.
     since
