@@ -12,7 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
 from pydantic import BaseModel
 
 import mrfrec
@@ -401,3 +403,27 @@ def test_units_are_valid_and_as_safe_as_the_pages_say(tmp_path: Path) -> None:
         command = ["systemd-analyze", "security", "--offline=true", threshold, unit]
         rated = subprocess.run(command, **options)
         assert rated.returncode == 0, rated.stdout[-200:]
+
+
+@pytest.mark.parametrize("library", ["polars", "pandas"])
+@pytest.mark.parametrize("named", [str, int], ids=["strings", "integers"])
+def test_a_customer_reads_titles_of_what_they_have_and_no_base_score(library: str, named: Any) -> None:
+    page = (ROOT / "docs/how-to/explain.md").read_text()
+    (code,) = re.findall(r"## Explain to a customer\n.*?```python\n(.*?)```", page, flags=re.DOTALL)
+    X = sp.csr_array(np.random.default_rng(0).random((60, 8)) < 0.5)
+    model = mrfrec.MRF(measure=False).fit(
+        mrfrec.Interactions(X, items=[named(i) for i in range(8)], titles=[f"T{i}" for i in range(8)])
+    )
+    seen = 0
+    for item in map(named, range(3, 8)):
+        history = [named(i) for i in range(3)]
+        model.frames = "polars"
+        rows = model.explain(item, history=history).to_dicts()
+        model.frames = library
+        namespace: dict[str, Any] = {"model": model, "history": history}
+        exec(code.replace('"python3-all-dev"', repr(item)), namespace)
+        assert namespace["titles"] == [
+            row["title"] for row in rows if row["item"] is not None and row["contribution"] > 0
+        ]
+        seen += any(row["item"] is None and row["contribution"] > 0 for row in rows)
+    assert seen  # a base score that adds

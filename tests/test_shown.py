@@ -74,7 +74,7 @@ NAMES = ["comparison", "evaluation", "tuning", "plan", "measured", "interactions
 def test_a_value_is_short_text_and_a_table_in_which_nothing_runs(name: str, shown: dict[str, Any]) -> None:
     value = shown[name]
     text = repr(value)
-    assert 1 <= len(text.splitlines()) <= 9
+    assert 1 <= len(text.splitlines()) <= 12
     assert " at 0x" not in text
     cells = _Cells(value._repr_html_())
     assert "table" in cells.tags
@@ -89,7 +89,16 @@ def test_text_and_html_have_the_cells_of_the_shell(shown: dict[str, Any]) -> Non
         for row in (report.sections[0].columns, *report.sections[0].rows):
             assert " ".join(filter(None, row)) in " ".join(repr(shown[name]).split())
             assert {*filter(None, row)} <= {*html}
-    assert "Difference from" in shown["comparison"]._repr_html_()
+
+
+def test_a_comparison_shows_the_differences_after_the_means(shown: dict[str, Any]) -> None:
+    found = shown["comparison"]
+    assert str(found.paired("knn", "ndcg@5")) in " ".join(repr(found).split())
+    titles = [section.title for section in report_of(found).sections]
+    assert titles == ["", f"Difference from m{EVIL}, user by user"]
+    alone = Comparison(found.evaluations[:1])
+    assert len(report_of(alone).sections) == 1
+    assert "Difference" not in repr(alone)
 
 
 def test_a_comparison_is_a_frame_with_a_row_for_each_model_and_metric(shown: dict[str, Any]) -> None:
@@ -123,6 +132,10 @@ def test_situations_are_rows_of_their_own() -> None:
     assert situations
     frame = found.to_frame()
     assert frame["situation"].to_list() == [s for s in (None, *situations) for _ in "ab"]
+    titles = [section.title for section in report_of(found).sections]
+    assert titles[:3] == ["", "Difference from a, user by user", titles[2]]
+    assert not titles[2].startswith("Difference")
+    assert len(titles) == 2 * (1 + len(situations))
     pair = found.paired("b", "ndcg@5", situation=situations[-1])
     assert frame.row(-1, named=True)["difference"] == pair.difference
 

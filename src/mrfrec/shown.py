@@ -50,6 +50,7 @@ class Report:
     notes: Sequence[str] = field(default_factory=tuple)
     records: Sequence[Mapping[str, Any]] = ()  # rows of a data frame
     library: str | None = None  # of the data frame; polars if None
+    headline: int = 1  # number of sections that say the most, the first ones
 
     def on(self, data: dict[str, Any]) -> "Report":
         """Add the source of the data, as typed."""
@@ -70,9 +71,12 @@ class Report:
         return f'<div style="overflow-x: auto">{"".join(parts)}</div>'
 
     def brief(self) -> str:
-        """Return the lines about the results and the first table as text."""
-        first = self.sections[0]
-        return "\n".join([*self.about, "", table_text(first.rows, first.columns).rstrip("\n")])
+        """Return the lines about the results and the tables of the headline as text."""
+        lines = [*self.about]
+        for section in self.sections[: self.headline]:
+            lines += ["", *([section.title] if section.title else [])]
+            lines.append(table_text(section.rows, section.columns).rstrip("\n"))
+        return "\n".join(lines)
 
     def json(self) -> str:
         """Return the results and the version of mrfrec as JSON, at full precision."""

@@ -136,8 +136,24 @@ def test_the_library_can_be_chosen(library: str, tmp_path: Path) -> None:
             assert type(ask(one, ids)) is LIBRARIES[library]
     for asked_with in (pd.Series(ids[:2]), pl.Series(ids[:2])):
         assert type(model.recommend(asked_with, k=1)) is LIBRARIES[library]
-    loaded.frames = None
-    assert type(loaded.recommend(ids[0], k=1)) is pl.DataFrame
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_file_keeps_the_library_of_the_frame_that_was_fitted_on(
+    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, again = tmp_path / "model.mrf", tmp_path / "again.mrf"
+    ids = IDS["integers"]
+    fitted(library, ids, titles=False).save(path, include_histories=True)
+    loaded = mrfrec.load(path)
+    assert type(loaded.recommend(ids[0], k=1)) is LIBRARIES[library]
+    loaded.forget([ids[-1]])
+    assert type(loaded.recommend(ids[0], k=1)) is LIBRARIES[library]
+    if library != "polars":
+        monkeypatch.setitem(sys.modules, library, None)
+    assert type(mrfrec.load(path).recommend(ids[0], k=1)) is pl.DataFrame
+    mrfrec.load(path).save(again, include_histories=True)
+    assert again.read_bytes() == path.read_bytes()
 
 
 def test_a_library_that_cannot_be_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

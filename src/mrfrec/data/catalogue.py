@@ -123,5 +123,4 @@ class Training:
 
     users: Ids
     histories: Rows
-    library: str | None  # of data frames, in which results are returned
     origin: Origin | None = None  # how the histories were made from rows

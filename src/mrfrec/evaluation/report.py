@@ -119,7 +119,7 @@ def of_comparison(comparison: Comparison) -> Report:
             else:
                 found.setdefault("situations", {})[situation] = by_metric
         apart = "" if situation is None else f": {_in_situation(situation, count)}"
-        sections.append(Section(columns, rows, title + apart))
+        sections += [Section(columns, rows, title + apart)] if others else []
     untuned = [each for each in comparison.evaluations if _is_untuned(each)]
     notes = [*report.notes]
     if untuned:
@@ -127,7 +127,9 @@ def of_comparison(comparison: Comparison) -> Report:
         notes.append(f"Untuned, with their default parameters: {names}.")
     data = {**report.data, "differences": differences, "untuned": [each.model for each in untuned]}
     records = [{**record, **_difference(record, differences)} for record in report.records]
-    return replace(report, sections=[*report.sections, *sections], data=data, notes=notes, records=records)
+    means, *apart_means = report.sections
+    ordered = [means, *sections[:1], *apart_means, *sections[1:]]
+    return replace(report, sections=ordered, data=data, notes=notes, records=records, headline=2)
 
 
 def _difference(record: Mapping[str, Any], differences: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from mrfrec.io.artifact import Stored, StoredArrays, open_file, write_file
 from mrfrec.io.atomic import file_path
 
 _DATA_TYPES = {"users": int, "items": int, "pairs": int, "binary": bool, "fingerprint": str}
+_LIBRARIES = ("pandas", "pyarrow")  # whose name a file keeps; polars needs none
 
 Restore = Callable[[Mapping[str, Stored], Mapping[str, Any], int], Learned]
 """Takes the arrays and facts that `Learned.stored` has returned, and the number of items."""
@@ -62,6 +63,8 @@ def save(
         facts["features"] = {"columns": columns, "weight": features.weight}
     if (table := catalogue.table) is not None:
         facts["table"] = [{"name": name, "kind": kind} for name, kind in table.kinds.items()]
+    if fitted.library in _LIBRARIES:
+        facts["frames"] = fitted.library
     if notes is not None:
         if not isinstance(notes, Mapping):
             raise ParameterError("notes", "a mapping that JSON can hold, or None", notes)
@@ -149,6 +152,7 @@ def read_fitted(
         usual_value=mean_value,
         rules=rules,
         columns={str(role): str(name) for role, name in columns.items()},
+        library=frames if (frames := facts.get("frames")) in _LIBRARIES else None,
         source=source,
         stored_fingerprint=data["fingerprint"],
         notes=dict(facts.get("notes", {})),
@@ -277,7 +281,7 @@ def read_training(arrays: Mapping[str, Stored], m: int, origin: Any) -> Training
         for name, kind in (("sums", "f"), ("times", "i"))
     )
     try:
-        return Training(users, histories, None, Origin.of_facts(origin, sums, times))
+        return Training(users, histories, Origin.of_facts(origin, sums, times))
     except (TypeError, LookupError):
         raise arrays["histories.ptr"].damaged("comes from an unknown origin") from None
 

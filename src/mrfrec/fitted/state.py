@@ -127,6 +127,7 @@ class FittedState:
     source: "Interactions | Callable[[], Training] | None"
     stored_fingerprint: str = ""  # of the data of a model that was loaded
     columns: Mapping[str, str] = field(default_factory=dict)  # of the data, by what they hold
+    library: str | None = None  # of the data frame that was fitted on; None for files
     notes: Mapping[str, Any] = field(default_factory=dict)
     file_hash: str = ""  # of the whole file that the state was read from or saved to
     _bases: dict[tuple[Ties, bool, float], Base] = field(default_factory=dict, init=False, repr=False)
@@ -147,6 +148,7 @@ class FittedState:
             usual_value=1.0 if size.binary else float(np.abs(data.matrix.data).mean(dtype=np.float64)),
             rules=rules_of_matrix(size.binary) if data.origin is None else data.origin.rules,
             columns={} if data.origin is None else data.origin.columns,
+            library=data.library,
             source=data,
         )
 
@@ -154,11 +156,6 @@ class FittedState:
         return {**{field.name: getattr(self, field.name) for field in fields(self)}, "_bases": {}}
 
     # ── the training data ─────────────────────────────────────────────────────────────────────────
-
-    @property
-    def library(self) -> str | None:
-        """The data frame library that the training data came from; None for files."""
-        return getattr(self.source, "library", None)
 
     @property
     def has_histories(self) -> bool:
@@ -173,7 +170,7 @@ class FittedState:
         if callable(self.source):
             return self.source()
         data = self.source
-        return Training(data.users, Rows.of(data.matrix), data.library, data.origin)
+        return Training(data.users, Rows.of(data.matrix), data.origin)
 
     def training_for(self, purpose: str, advice: str = "Give histories, or") -> Training:
         """Return the training users and their histories, or raise an error that `purpose` needs them."""
@@ -207,6 +204,7 @@ class FittedState:
         catalogue = self.catalogue
         data = Interactions(matrix, training.users, catalogue.items, catalogue.titles, copy=False)
         data.origin, data.features, data.table = training.origin, catalogue.features, catalogue.table
+        data.library = self.library
         return data
 
     @cached_property

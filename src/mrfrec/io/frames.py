@@ -7,6 +7,7 @@ memory at the same time.
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from io import BytesIO
 from os import PathLike
 from pathlib import Path
@@ -52,7 +53,7 @@ def frame(columns: Batches, names: Iterable[str], kinds: Mapping[str, str], libr
     schema = _schema(names, kinds)
     frames = [_frame(batch, schema) for batch in columns]
     table = frames[0] if len(frames) == 1 else pl.concat([pl.DataFrame(schema=schema), *frames])
-    if library in (None, "polars"):
+    if library in (None, "polars") or find_spec(library) is None:  # a file may have come from elsewhere
         return table
     backend = nw.Implementation.from_backend(library)
     # Not through pyarrow, which not everybody with pandas has.

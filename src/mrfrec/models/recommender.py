@@ -412,7 +412,7 @@ class Recommender(Parameterized, ABC):
         """Data frame library of all tables: "polars", "pandas" or "pyarrow"; it may be set, and is not saved.
 
         None, the default, is the library of the data frame with the users or histories, else of the one that
-        was fitted on, else polars.
+        was fitted on, which a file keeps, else polars.
         """
         return self._frames
 

@@ -123,7 +123,8 @@ def build(kind: str, parameters: Mapping[str, Any], machine: Mapping[str, Any] |
 def load(path: str | PathLike[str], *, frames: str | None = None) -> Recommender:
     """Open a saved model. Its arrays stay in the file and are checked when they are first used.
 
-    `frames` is the data frame library of its tables: "polars" (as None), "pandas" or "pyarrow".
+    `frames` is the data frame library of its tables: "polars", "pandas" or "pyarrow"; by default that of the
+    frame it was fitted on, if that is installed, else polars.
     """
     check_frames(frames)
     facts, arrays = open_file(path)
