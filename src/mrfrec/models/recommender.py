@@ -218,6 +218,9 @@ class Recommender(Parameterized, ABC):
         with showing(progress) as report:
             context = FitContext(copied, report, reuse, shown_and_hidden, client, measured)
             learned = self._fit(interactions, context)
+        if (scored := len(learned.base_scores)) != size.items:
+            rule = f"about the {counted(size.items, 'item')} of the data"
+            raise ParameterError("what _fit returns", rule, counted(scored, "item"))
         if not learned.timings:  # a model that counts no stages
             learned = replace(learned, timings={"total": time.perf_counter() - start})
         self._fitted = FittedState.of_data(interactions, learned, type(self).__name__, parameters)
