@@ -63,6 +63,10 @@ __all__ = ["Answer", "FitContext", "Recommender", "restored"]
 _PLACES = ("user", "item", "value", "title", "items", "event", "time", *PARSING)
 
 
+class _NoScoreError(MrfrecError, AttributeError):
+    """A model has no `score`, so that `hasattr` says so."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """Recommendations as data: plain rows, and the ids that the model does not know."""
@@ -304,7 +308,7 @@ class Recommender(Parameterized, ABC):
     @property
     def score(self) -> NoReturn:
         """Refused: there is no score of a model without items to hide and a metric; see `evaluation`."""
-        raise MrfrecError(
+        raise _NoScoreError(
             f"{type(self).__name__} has no score for scikit-learn's searches and cross-validation: they hide "
             "no items of a history. Use mrfrec.evaluation: climb or tune for parameters, evaluate or compare "
             "for a metric. scores(X) returns the score of every item."
