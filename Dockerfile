@@ -8,7 +8,9 @@ COPY pyproject.toml README.md LICENSE constraints.tx[t] ./
 COPY src src
 RUN python -m venv /opt/mrfrec \
     && if [ -f constraints.txt ]; then /opt/mrfrec/bin/pip install --no-cache-dir --require-hashes -r constraints.txt; fi \
-    && /opt/mrfrec/bin/pip install --no-cache-dir ".[serve,sql]"
+    && if [ -f constraints.txt ]; then nodeps=--no-deps; fi \
+    && /opt/mrfrec/bin/pip install --no-cache-dir $nodeps ".[serve,sql]" \
+    && /opt/mrfrec/bin/pip check
 # Machine code is for the processor of the machine that builds. For another one, set NUMBA_CPU_NAME=generic here and below.
 RUN /opt/mrfrec/bin/mrfrec compile
 

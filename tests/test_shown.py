@@ -181,6 +181,29 @@ def test_interactions_show_their_first_pairs_or_none() -> None:
     assert "first pairs" not in Interactions(sp.csr_array((2, 3)))._repr_html_()
 
 
+def test_interactions_show_their_columns_their_times_and_what_was_not_used() -> None:
+    frame = pd.DataFrame(
+        {
+            "who": [1, 2],
+            "product": [5, 6],
+            "stars": [4, 5],
+            "kind": ["a", "b"],
+            "date": ["2013-04-03", "2013-04-04"],
+        }
+    )
+    data = mrfrec.read_interactions(frame, user="who")
+    assert repr(data) == (
+        "Interactions(2 users × 2 items, 2 pairs, with times; not used: "
+        "'kind' (event_weights={…} would use it), 'stars' (min_value=… or binary=False would use it))"
+    )
+    texts = _Cells(data.filtered(min_users=1)._repr_html_()).texts
+    assert texts[0] == repr(data)
+    assert texts[2:10] == ["who", "product", "value", "date", "1", "5", "1", "2013-04-03 00:00:00"]
+    assert "not used" not in repr(
+        mrfrec.read_interactions(frame, "who", min_value=1, event_weights={"other": 1})
+    )
+
+
 def test_a_model_shows_where_its_parameters_are_from(shown: dict[str, Any]) -> None:
     texts = _Cells(shown["model"]._repr_html_()).texts
     assert texts[texts.index("alpha") :][:3] == ["alpha", "0.75", "given"]

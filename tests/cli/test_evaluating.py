@@ -182,6 +182,12 @@ def test_the_papers_commands_hold_out_users_also_where_there_are_times(run: Any)
     assert "strong generalisation, 14 + 14 users held out" in out
 
 
+def test_the_shell_can_leave_times_unread(run: Any) -> None:
+    typed = f"evaluate events.csv --model Popularity --metrics {METRICS}"
+    assert "split: cut at" in run(typed)
+    assert "split: strong generalisation" in run(f"{typed} --time-column no")
+
+
 def test_both_situations_are_reported_apart(run: Any, folder: Path) -> None:
     """In tables, as JSON, and for each user; also differences."""
     user = np.repeat(np.arange(200), 8)

@@ -22,7 +22,8 @@ import polars as pl
 import pytest
 import scipy.sparse as sp
 
-from mrfrec import load, read_interactions
+import mrfrec
+from mrfrec import MRF, MrfrecWarning, load, read_interactions
 from mrfrec.cli.app import run as run_command
 from mrfrec.errors import DataError, MissingLibraryError, ParameterError
 from mrfrec.io import batches, databases, queries
@@ -311,7 +312,8 @@ def test_types_of_postgresql_are_understood_or_refused(postgres: str) -> None:
     assert read_events(postgres, time=True, query=query).time is not None
     odd_time = "select n as user_id, n as item_id, {} as time from generate_series(1, 3) n"
     for odd in ("interval '1 day'", "'\\x01'::bytea", "'infinity'::timestamp", "array[n]", "'[5]'::json"):
-        assert read_interactions(postgres, query=odd_time.format(odd)).times is None
+        with pytest.warns(MrfrecWarning, match="no times are kept"):
+            assert read_interactions(postgres, query=odd_time.format(odd)).times is None
     for right in (
         "'2020-01-01'::date + n",
         "n::numeric",
@@ -322,6 +324,26 @@ def test_types_of_postgresql_are_understood_or_refused(postgres: str) -> None:
     query = "select 1 as user_id, 2 as item_id, 'buy'::kind as kind"
     weighted = read_interactions(postgres, query=query, event_weights={"buy": 3})
     assert weighted.matrix.data.tolist() == [3]
+
+
+def test_numeric_columns_of_a_table_of_items_are_numbers(postgres: str) -> None:
+    execute(
+        postgres,
+        "create table products (sku text, price numeric(10, 2), grams numeric, code numeric(8))",
+        "insert into products values ('a', 49.90, 1.5, 17), ('b', null, 2, 18)",
+    )
+    table = mrfrec.read_item_table(postgres, query="select * from products order by sku")
+    assert table.kinds == dict.fromkeys(("price", "grams", "code"), "number")
+    model = MRF.paper(sparsity=None).fit(
+        pl.DataFrame({"user": [1, 1, 2], "item": ["a", "b", "b"]}), items=table
+    )
+    assert model.recommend(history=["b"], k=1, where="price < 50 AND code = 17")["item"].to_list() == ["a"]
+    sums = "select sku, sum(price) as price from products group by 1 order by 1"
+    assert mrfrec.read_item_table(postgres, query=sums).column("price", "").values.tolist() == [49.9, 0]
+    with pytest.raises(
+        DataError, match=r"column 'sku' \(item\) is numeric\..*cast\(… as text\), or as bigint"
+    ):
+        mrfrec.read_item_table(postgres, query="select 1::numeric as sku, 2 as price")
 
 
 @pytest.mark.parametrize(
@@ -410,7 +432,7 @@ for _ in range(2):  # also a table that exists
     assert done.stdout == b"2\n2\n"
 
 
-def mrfrec(*arguments: object) -> None:
+def command(*arguments: object) -> None:
     run_command(list(map(str, arguments)), threading.Event())
 
 
@@ -430,17 +452,17 @@ def test_commands_read_from_a_database_and_keep_the_password_to_themselves(
     query = "select * from events where ts {} 300"
     model, report = tmp_path / "shop.mrf", tmp_path / "report.json"
     common = ("--model", "Popularity")
-    mrfrec("fit", url, "--query", query.format("<"), "-o", model, "--histories", *common)
-    mrfrec("update", model, url, "--query", query.format(">="))
+    command("fit", url, "--query", query.format("<"), "-o", model, "--histories", *common)
+    command("update", model, url, "--query", query.format(">="))
     everything = read_interactions(postgres, query="select user_id, item_id from events")
     assert load(model).fitted_.size.pairs == len(everything)
     measured = (url, "--query", "select * from events", "--heldout", 5)
-    mrfrec("evaluate", *measured, *common, "-o", report)
+    command("evaluate", *measured, *common, "-o", report)
     assert redacted(url) in report.read_text()
     with pytest.raises(DataError, match="nowhere"):
-        mrfrec("fit", url, "--query", "select * from nowhere", "-o", model)
+        command("fit", url, "--query", "select * from nowhere", "-o", model)
     with pytest.raises(ParameterError, match="query"):
-        mrfrec("fit", url, "-o", model)
+        command("fit", url, "-o", model)
     said = caplog.text + "".join(capfd.readouterr())
     for text in (said.encode(), *(file.read_bytes() for file in tmp_path.iterdir())):
         assert SECRET.encode() not in text
@@ -450,7 +472,7 @@ def test_commands_read_from_a_database_and_keep_the_password_to_themselves(
 def test_standard_input_is_read_by_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def typed(*arguments: object, rows: str) -> None:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"user,item\n{rows}".encode())))
-        mrfrec(*arguments)
+        command(*arguments)
 
     rows = "".join(f"{n % 40},{n * n % 23}\n" for n in range(400))
     form, model = ("--input-format", "csv"), tmp_path / "shop.mrf"

@@ -105,14 +105,17 @@ def test_matrix_does_not_change_because_times_are_read(options: dict[str, Any]) 
     [
         (
             ["2020-01-01", None, "", "2020-01-02", "2020-01-03"],
-            "'date': the polars frame: no time in 2 of 5 rows.",
+            "'date': the polars frame: no time in 2 of the first 5 rows.",
         ),
         (
             ["2020-01-01", "soon", "x", "2020-01-02", "y"],
-            "neither a number nor a date in 3 of 5 rows, such as 's",
+            "neither a number nor a date in 3 of the first 5 rows, such as 'soon'. Texts must be in ISO 8601",
         ),
         ([20200101, 20200102, 20200103, 20200104, 20200105], "times that are numbers must be all seconds"),
-        ([1.0, 2, 3, float("nan"), 5], "neither a number nor a date in 1 of 5 rows, such as nan"),
+        (
+            [1.0, 2, 3, float("nan"), 5],
+            "neither a number nor a date in 1 of the first 5 rows, such as nan. Name",
+        ),
         ([1, 2, 3, 4, 10**12], "all seconds or all milliseconds"),
         ([True, False, True, False, True], "column 'date' is Boolean"),
         ([timedelta(1)] * 5, "column 'date' is Duration"),
@@ -121,35 +124,32 @@ def test_matrix_does_not_change_because_times_are_read(options: dict[str, Any]) 
         (["5", "2020-01-01", "6", "7", "8"], "times are numbers in some rows and dates in others"),
     ],
 )
-def test_recognised_column_without_a_time_in_each_row_is_not_kept(
-    times: list[Any], why: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caplog.set_level("INFO", "mrfrec")
+def test_recognised_column_without_a_time_in_each_row_is_not_kept(times: list[Any], why: str) -> None:
     frame = ROWS.with_columns(pl.Series("date", times, strict=False))
     plain = read_interactions(ROWS)
     for read in (read_interactions, read_events):
-        data = read(frame)
+        with pytest.warns(MrfrecWarning, match="no times are kept: column 'date': ") as warned:
+            data = read(frame)
+        assert len(warned) == 1
+        assert why in str(warned[0].message)
+        if isinstance(data, Interactions):
+            assert repr(data).endswith("""not used: 'date' (time='date', on_bad="skip" would use it))""")
         data = data if isinstance(data, Interactions) else data.interactions()
         assert (data.times, data.fingerprint) == (None, plain.fingerprint)
-        told = [text for text in caplog.messages if text.startswith("no times are kept: column 'date': ")]
-        assert len(told) == 1
-        assert why in told[0]
-        caplog.clear()
         for asked in ("date", True):
             with pytest.raises(DataError):
                 read(frame, time=asked)
 
 
 def test_times_of_earlier_rows_go_if_a_later_row_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    caplog.set_level("INFO", "mrfrec")
     monkeypatch.setattr(batches, "BATCH_ROWS", 2)
     path = tmp_path / "t.csv"
     path.write_text("user,item,ts\n" + "".join(f"{n},{n},{n if n != 7 else ''}\n" for n in range(1, 12)))
-    data = read_interactions(path)
-    assert (data.times, len(data)) == (None, 11)
-    assert sum(text.startswith("no times are kept") for text in caplog.messages) == 1
+    with pytest.warns(MrfrecWarning, match="no time in 1 of the first") as warned:
+        data = read_interactions(path)
+    assert (data.times, len(data), len(warned)) == (None, 11, 1)
     with pytest.raises(DataError, match="row 7: no time"):
         read_interactions(path, time="ts")
     kept = read_interactions(path, time="ts", on_bad="skip")
@@ -160,16 +160,16 @@ def test_times_of_earlier_rows_go_if_a_later_row_has_none(
 
 
 def test_files_with_and_without_times_have_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "mrfrec")
     (tmp_path / "a.csv").write_text("user,item,date\n1,2,2020-01-01\n")
     (tmp_path / "b.csv").write_text("user,item\n2,2\n")
     (tmp_path / "c.csv").write_text("user,item,timestamp\n1,2,1600000000\n")
     (tmp_path / "d.csv").write_text("user,item,time\n1,2,2020-01-05\n3,2,2020-01-03\n")
     paths = {name: tmp_path / f"{name}.csv" for name in "abcd"}
-    assert read_interactions([paths["a"], paths["b"]]).times is None
-    assert "b.csv has no column of times, but other files have." in caplog.text
-    assert read_interactions([paths["a"], paths["c"]]).times is None
-    assert "times are numbers in some rows and dates in others" in caplog.text
+    with pytest.warns(MrfrecWarning, match=r"b\.csv has no column of times, but other files have\."):
+        assert read_interactions([paths["a"], paths["b"]]).times is None
+    with pytest.warns(MrfrecWarning, match="times are numbers in some rows and dates in others"):
+        assert read_interactions([paths["a"], paths["c"]]).times is None
+    caplog.set_level("INFO", "mrfrec")
     new_year = datetime(2020, 1, 1, tzinfo=UTC)
     assert days_of(read_interactions([paths["a"], paths["d"]]), new_year) == {(1, 2): 4, (3, 2): 2}
     assert 'times from "date", "time": 2020-01-01 to 2020-01-05' in caplog.messages
@@ -264,4 +264,14 @@ def test_pandas_times_are_converted_as_a_whole(monkeypatch: pytest.MonkeyPatch) 
         start = datetime(2020, 1, 1, tzinfo=UTC) - timedelta(hours=9 if zone else 0)
         assert days_of(data, start) == {(1, 1): 0, (2, 2): 1}
         timed.loc[1, "time"] = None
-        assert read_interactions(timed).times is None
+        with pytest.warns(MrfrecWarning, match="no time in 1 of the first 2 rows"):
+            assert read_interactions(timed).times is None
+
+
+def test_a_date_with_the_day_first_says_how_to_convert_it() -> None:
+    frame = ROWS.with_columns(date=pl.lit("03.04.2013"))
+    advice = r"ISO 8601, .*pd\.to_datetime\(…, dayfirst=True\)"
+    with pytest.warns(MrfrecWarning, match=rf"in 5 of the first 5 rows, such as '03\.04\.2013'\. .*{advice}"):
+        read_interactions(frame)
+    with pytest.raises(DataError, match=rf"row 1: time neither .*, '03\.04\.2013'\. .*{advice}"):
+        read_interactions(frame, time="date")

@@ -474,6 +474,9 @@ SINK = f'[publish.similar]\nto = "{URL}"\ntable = "t"\n'
         ("sparsity = 0.2", "measure_every = 0", "measure_every"),
         ("sparsity = 0.2", 'kind = "MFR"', r"model\.kind must be one of MRF, EASE"),
         ("[model]\nsparsity = 0.2", 'features = "x"\n[model]\nkind = "SLIM"', r"source\.features .* SLIM"),
+        ('data = "events.csv"', 'data = "sqlite:///x.db"', r"source\.query must be given with a database"),
+        ("[model]", 'items = "p.csv"\nitems_query = "select 1"\n[model]', r"items_query must be given"),
+        ("[model]", f'features = "{URL}"\n[model]', r"source\.features_query must be given with a"),
         ("[model]", 'feature_columns = ["brand"]\n[model]', r"source\.feature_columns .* without features"),
         ("[guard]", f"x = {'[' * 100_000}{']' * 100_000}\n[guard]", "is not a TOML file"),
         ("sparsity = 0.2", f"l2.{'a.' * 2000}a = 1", "nested too deeply"),
@@ -614,10 +617,13 @@ def test_failed_runs_are_in_the_report_beside_the_last_published_one_and_leave_i
 
 
 def test_dry_run_says_what_would_be_done_and_writes_nothing(folder: Path) -> None:
-    job = write_job(folder, more=TABLES)
+    source = 'data = "events.csv"\nitems = "sqlite:///p.db"\nitems_query = "select sku from p"'
+    rules = TABLES.replace("k = 5", "k = 5\nat_most = {brand = 2}")
+    job = write_job(folder, ('data = "events.csv"', source), more=rules)
     before = sorted(folder.iterdir())
     text = "\n".join(steps(nightly.read_job(job)))
-    wanted = ("events.csv", "20% of the users", "MRF(sparsity=0.2)", "ndcg@5", "recs in sqlite", ".html")
+    wanted = ("events.csv", "20% of the users", "MRF(sparsity=0.2)", "ndcg@5", "recs in sqlite", ".html",
+              "p.db by items_query: select sku from p", "at_most = {'brand': 2}")  # fmt: skip
     assert all(words in text for words in wanted)
     assert sorted(folder.iterdir()) == before
     for day in ("today", "0001-01-01"):  # which no day comes before
@@ -801,6 +807,54 @@ def test_query_that_fails_is_found_before_anything_is_read(
     source = f'data = "{of_guest(database)}"\nquery = "select * from orders"'
     job = write_job(folder, ('data = "events.csv"', source), ("keep = 2", f"similar = {sink}"))
     check_refused(job, "no such table" if is_sqlite else "permission denied", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("query", "items_query", "rules", "message"),
+    [
+        ("select 1 as buyer, 2 as thing", "", "", "which column holds the items"),
+        ("select 1 as a, 2 as b", "", "", "which column holds the users"),
+        ("", "select * from nowhere", "", "nowhere"),
+        ("", "select price from p", "", "which column holds the items"),
+        ("", "select * from p;", "at_most = {brnad = 4}", r"at_most must be about columns of items_q"),
+        ("", "select * from p", "where = {brnad = 4}", r"s\.where must be .* got 'brnad'"),
+        ("", "select * from p", 'where = "brnad = 4 OR price < 3"', r"s\.where must be .*'brnad'"),
+        ("", "select * from p", 'boost = {add = "brnad"}', r's\.boost\["add"\] must be .*brnad'),
+    ],
+)  # fmt: skip
+def test_queries_and_rules_that_do_not_fit_are_found_before_anything_is_read(
+    folder: Path, database: str, query: str, items_query: str, rules: str, message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    with connect(database, write=True) as cursor:
+        cursor.execute("create table p (sku text, price integer)")
+    source = f'data = "{database}"\nquery = "{query}"' if query else 'data = "events.csv"'
+    source += f'\nitems = "{database}"\nitems_query = "{items_query}"' if items_query else ""
+    sink = f'\n[publish.recommendations]\nto = "recs.csv"\n{rules}\n'
+    check_refused(write_job(folder, ('data = "events.csv"', source), more=sink), message, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ("at_most = {brnad = 4}", r"job\.toml: publish\.recommendations\.at_most must be .*brnad"),
+        ("where = {brand = {most = 5}}", r"recommendations\.where\.brand must be .* the column is a text"),
+        ('where = "brand < 5"', r"recommendations\.where must be an expression"),
+        ('boost = {add = "brand"}', r'recommendations\.boost\["add"\] must be a column of numbers'),
+    ],
+)
+def test_rules_that_do_not_fit_the_table_of_items_are_found_before_the_fit(
+    folder: Path, rules: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RUN, "fit_and_evaluate", never_read)
+    brands = [f"brand {i % 3}" for i in range(40)]
+    pl.DataFrame({"item": [f"i{i}" for i in range(40)], "brand": brands}).write_csv(folder / "p.csv")
+    sink = f'\n[publish.recommendations]\nto = "recs.csv"\n{rules}\n'
+    with pytest.raises(ParameterError, match=r"source\.items must be a table of items"):
+        nightly.run(write_job(folder, more=sink))
+    source = 'data = "events.csv"\nitems = "p.csv"'
+    with pytest.raises(ParameterError, match=message):
+        nightly.run(write_job(folder, ('data = "events.csv"', source), more=sink))
 
 
 def test_table_that_the_query_reads_is_not_published_to(

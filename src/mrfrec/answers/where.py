@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.answers.conditions import Where
+from mrfrec.answers.question import Question
 from mrfrec.checks import shortened
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.item_table import Column, ItemTable
@@ -43,6 +44,23 @@ def mask_of(where: Where, catalogue: Catalogue) -> Mask | None:
             table.masks.clear()
         kept = table.masks[key] = _mask_of(where, table)
     return kept
+
+
+def columns_named(question: Question) -> list[tuple[str, str]]:
+    """Return the columns that the rules of a question name, each after the parameter that names it."""
+    where = question.where
+    if isinstance(where, str):
+        from mrfrec.io.expressions import columns_of_expression
+
+        where = dict.fromkeys(columns_of_expression(where))
+    boosts = [
+        (f'boost["{way}"]', name) for way, name in (question.boost or {}).items() if isinstance(name, str)
+    ]
+    return [
+        *(("where", name) for name in where or ()),
+        *(("at_most", name) for name in question.at_most or ()),
+        *boosts,
+    ]
 
 
 def _mask_of(where: str | Mapping[Any, Any], table: ItemTable) -> Mask:

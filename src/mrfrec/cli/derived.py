@@ -162,6 +162,8 @@ def _typed(declared: Declared) -> tuple[Any, str | None, Callable[[Any], Any]]:
         return first, metavar, lambda x: x
     if first in (int, float):  # or a word, such as auto or 8GB
         return str, "SIZE" if str in others else metavar, parse_value
+    if first is str and bool in others:  # or no, for none
+        return str, metavar, lambda text: False if _WORDS.get(text.lower(), text) is False else text
     if first is str and any(get_origin(kind) is Literal for kind in others):  # or a word, such as none
         return str, metavar, lambda text: _WORDS.get(text.lower(), text)
     if origin is Iterable:
@@ -205,7 +207,7 @@ def parse_value(text: str) -> Any:
 
 def _in_shell_words(sentence: str) -> str:
     """Return a sentence of help with options in place of parameters, and values as they are typed."""
-    text = re.sub(r"`(\w+)`", lambda name: _dashed(name[1]), sentence)
+    text = re.sub(r"`(\w+)`", lambda name: _dashed(name[1]), sentence).replace("False", "no")
     for literal in re.findall(r"\{\".*?\}|\[\".*?\]", text):
         value = ast.literal_eval(literal)
         words = [f"{key}={x}" for key, x in value.items()] if isinstance(value, dict) else value

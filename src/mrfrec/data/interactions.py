@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.checks import check_count, check_flag, counted
+from mrfrec.checks import check_count, check_flag, counted, in_words
 from mrfrec.data.catalogue import DataSize
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.heldout import only_entries
@@ -60,6 +60,8 @@ class Interactions:
         A sequence of one string per item, "" where there is none; None if no item has one.
     skipped
         Number of rows left out with `on_bad="skip"`, by reason.
+    unused
+        Columns that were recognised but not used, and the parameters of `read_interactions` that use them.
     left_out
         Number of users or items left out by `filtered`, by rule.
     library
@@ -93,6 +95,7 @@ class Interactions:
                 raise DataError(f"{name} must have one id for each of the {count:,}; got {len(ids):,}.")
         self.titles = _titles(titles, self.items)
         self.skipped: dict[str, int] = {}
+        self.unused: dict[str, str] = {}
         self.left_out: dict[str, int] = {}
         self.library: str | None = None
         # How the pairs were made from rows, and their times; None for a matrix without times.
@@ -127,18 +130,28 @@ class Interactions:
         return int(self.matrix.nnz)
 
     def __repr__(self) -> str:
-        titled = ", with titles" if self.titles is not None else ""
-        return f"Interactions({self.n_users:,} users × {self.n_items:,} items, {len(self):,} pairs{titled})"
+        kept = [
+            name for name, values in (("times", self.times), ("titles", self.titles)) if values is not None
+        ]
+        with_ = f", with {in_words(kept)}" if kept else ""
+        unused = ", ".join(f"{name!r} ({use} would use it)" for name, use in self.unused.items())
+        size = f"{self.n_users:,} users × {self.n_items:,} items, {len(self):,} pairs"
+        return f"Interactions({size}{with_}{unused and '; not used: '}{unused})"
 
     def _repr_html_(self) -> str:
         """Return the size and the first pairs for a notebook."""
         ptr, columns = self.matrix.indptr, self.matrix.indices[:_SHOWN]
         owners = np.searchsorted(ptr, np.arange(len(columns)), "right") - 1
-        titles = [] if self.titles is None else [self.titles.take(columns)]
-        values = [f"{value:g}" for value in self.matrix.data[:_SHOWN]]
-        rows = zip(self.users.take(owners), self.items.take(columns), *titles, values, strict=True)
-        names = ["user", "item", *(["title"] if titles else []), "value"]
-        table = Section(names, [[*map(str, row)] for row in rows], "The first pairs" if len(values) else "")
+        cells: dict[str, Iterable[Any]] = {"user": self.users.take(owners), "item": self.items.take(columns)}
+        if self.titles is not None:
+            cells["title"] = self.titles.take(columns)
+        cells["value"] = [f"{value:g}" for value in self.matrix.data[:_SHOWN]]
+        if self.times is not None:
+            seconds = self.times[:_SHOWN].astype("datetime64[us]").astype("datetime64[s]")
+            cells["time"] = [str(time).replace("T", " ") for time in seconds]
+        rows = [[*map(str, row)] for row in zip(*cells.values(), strict=True)]
+        names = list(self._column_names(cells).values())
+        table = Section(names, rows, "The first pairs" if rows else "")
         return Report([repr(self)], [table]).html()
 
     def to_frame(self) -> "pl.DataFrame":
@@ -161,10 +174,14 @@ class Interactions:
         if self.titles is not None:
             titles = pl.Series([title or None for title in self.titles], dtype=pl.String)
             columns["title"] = titles.gather(pairs.col)
-        known = {} if self.origin is None else self.origin.columns
-        names = {role: known.get(role, role) for role in columns}
-        names = names if len(set(names.values())) == len(names) else {role: role for role in columns}
+        names = self._column_names(columns)
         return pl.DataFrame({names[role]: column for role, column in columns.items()})
+
+    def _column_names(self, roles: Iterable[str]) -> dict[str, str]:
+        """Return the names of the table that was read, or the roles where it had none or they would clash."""
+        known = {} if self.origin is None else self.origin.columns
+        names = {role: known.get(role, role) for role in roles}
+        return names if len(set(names.values())) == len(names) else {role: role for role in roles}
 
     def filtered(
         self, *, max_history: int | None = None, min_users: int = 0, min_items: int = 0
@@ -196,6 +213,7 @@ class Interactions:
         """Return interactions with another matrix, read in the same way as these, without features."""
         out = Interactions(matrix, users, items, titles, copy=False)
         out.skipped = self.skipped
+        out.unused = self.unused
         out.left_out = self.left_out
         out.library = self.library
         out.origin = self.origin

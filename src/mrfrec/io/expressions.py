@@ -44,13 +44,7 @@ def mask_of_expression(text: str, table: ItemTable) -> npt.NDArray[np.bool_]:
 
     It sees the columns of the table and nothing else: a query inside it is refused.
     """
-    check_threads("a filter in SQL")
-    _check_form(text)
-    try:
-        expression = pl.sql_expr(text)
-        names = list(dict.fromkeys(expression.meta.root_names()))
-    except (*POLARS_ERRORS, TypeError, ValueError) as error:
-        raise _wrong(text, error) from None
+    expression, names = _parsed(text)
     columns = {name: _series(table.column(name, "where")) for name in names}
     rule = 'an expression that is true or false for each item, such as "price < 50"'
     if not columns:
@@ -62,6 +56,21 @@ def mask_of_expression(text: str, table: ItemTable) -> npt.NDArray[np.bool_]:
     if found.dtype != pl.Boolean or len(found) != len(table):
         raise ParameterError("where", rule, text, "A column of numbers: in_stock = 1.")
     return found.fill_null(False).to_numpy()
+
+
+def columns_of_expression(text: str) -> list[str]:
+    """Return the names of the columns in an expression."""
+    return _parsed(text)[1]
+
+
+def _parsed(text: str) -> tuple[pl.Expr, list[str]]:
+    check_threads("a filter in SQL")
+    _check_form(text)
+    try:
+        expression = pl.sql_expr(text)
+        return expression, list(dict.fromkeys(expression.meta.root_names()))
+    except (*POLARS_ERRORS, TypeError, ValueError) as error:
+        raise _wrong(text, error) from None
 
 
 def _check_form(text: str) -> None:

@@ -13,7 +13,7 @@ import polars as pl
 from mrfrec.checks import missing_extra
 from mrfrec.errors import DataError
 from mrfrec.io import batches as tables
-from mrfrec.io.batches import ID_ROLES, POLARS_ERRORS, POSSIBLE_TIME, Roles, Source, Types, batch_of
+from mrfrec.io.batches import FEATURE, ID_ROLES, POLARS_ERRORS, POSSIBLE_TIME, Roles, Source, Types, batch_of
 from mrfrec.io.databases import call_with_limit, connect, database_file, failure, is_database, redacted
 
 Places = dict[str, int]  # of the columns of each role
@@ -49,9 +49,15 @@ def open_query(url: str, query: str) -> Source:
     return Source(redacted(url), tuple(columns), batches)
 
 
-def check_query(url: str, query: str) -> None:
-    """Raise if a database refuses a query, as for a missing table or grant; it is planned but not run."""
-    _tables_read(url, query)
+def planned(url: str, query: str) -> Source:
+    """Return the columns of a query, without rows; raise if the database refuses it, as for a missing grant.
+
+    The query is planned but not run.
+    """
+    with connect(url) as cursor:
+        _plan(cursor, query)
+        columns = tuple(name for name, *_ in cursor.description)
+    return Source(redacted(url), columns, lambda *_: iter(()))
 
 
 def reads_table(url: str, query: str, other: str, names: tuple[str, str]) -> bool:
@@ -68,7 +74,6 @@ def reads_table(url: str, query: str, other: str, names: tuple[str, str]) -> boo
 
 def _tables_read(url: str, query: str) -> set[tuple[str, str]]:
     """Return the schemas and names of the tables that a query reads, also through views."""
-    query = query.rstrip("; \t\r\n")
     with connect(url) as cursor:
         if url.startswith("sqlite"):
             tables_read: set[tuple[str, str]] = set()
@@ -79,14 +84,19 @@ def _tables_read(url: str, query: str) -> set[tuple[str, str]]:
                 return 0
 
             cursor.connection.set_authorizer(note)
-            cursor.execute(f"explain {query}")
+            _plan(cursor, query)
             return tables_read
-        cursor.execute(f"select * from ({query}\n) as query limit 0")
+        _plan(cursor, query)
         # Planning has locked the tables that will be read.
         cursor.execute("""select n.nspname::text, c.relname::text from pg_locks l
             join pg_class c on c.oid = l.relation join pg_namespace n on n.oid = c.relnamespace
             where l.pid = pg_backend_pid() and l.locktype = 'relation'""")
         return set(call_with_limit(cursor, pl.DataFrame, cursor.fetch_arrow()).rows())
+
+
+def _plan(cursor: Any, query: str) -> None:
+    query = query.rstrip("; \t\r\n")
+    cursor.execute(f"select * from ({query}\n) as query limit 0")
 
 
 def _server_of(url: str) -> object:
@@ -190,11 +200,8 @@ def _series(array: Any, kind: Any, role: str) -> pl.Series:
         return digits.str.replace("^(.{8})(.{4})(.{4})(.{4})", "${1}-${2}-${3}-${4}-")
     if isinstance(series.dtype, pl.BaseExtension):  # numeric and JSON, sent as text
         series = series.ext.storage()
-    return (
-        series.cast(pl.Float64)
-        if role in ("value", "time", POSSIBLE_TIME) and _type_name(kind) == "numeric"
-        else series
-    )
+    holds_numbers = role in ("value", "time", POSSIBLE_TIME) or role.startswith(FEATURE)
+    return series.cast(pl.Float64) if holds_numbers and _type_name(kind) == "numeric" else series
 
 
 def _as_series(values: list[Any]) -> pl.Series | list[Any]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import polars as pl
 import scipy.sparse as sp
 
-from mrfrec.checks import counted, in_words
+from mrfrec.checks import counted, in_words, warn
 from mrfrec.core.progress import Progress
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Texts, first_titles
@@ -36,7 +36,7 @@ from mrfrec.io.batches import (
     reading,
 )
 from mrfrec.io.id_numbering import IdNumbering, warn_of_floats
-from mrfrec.io.typed_columns import MIXED_TIMES, typed_columns
+from mrfrec.io.typed_columns import MIXED_TIMES, advice_on, typed_columns
 
 _log = logging.getLogger("mrfrec")
 
@@ -61,6 +61,7 @@ class RowReader:
         self.items = IdNumbering("item")
         self.is_binary = not self.options.rows_have_weights  # whether every pair counts 1
         self.skipped: dict[str, int] = {}  # reason → rows
+        self.unused: dict[str, str] = {}  # column → the parameters that would use it
         self._warned_of: set[tuple[str, str]] = set()  # columns of ids that are floats
         self.read_rows = self.expected = 0  # numbers of rows; `expected` is 0 if unknown
         self._drops_times = False
@@ -131,17 +132,22 @@ class RowReader:
                 typed, faults = typed_columns(raw.to_frame("time"), table, {"time": name}, {})
             for fault, (bad, role) in faults.items():
                 if bad.any():
-                    got = f", such as {raw[int(bad.arg_true()[0])]!r}" if role else ""
-                    count = f"{int(bad.sum()):,} of {counted(len(raw), 'row')}"
-                    raise DataError(f"{table.name}: {fault} in {count}{got}.")
+                    first = raw[int(bad.arg_true()[0])] if role else None  # others cannot always be shown
+                    got = f", such as {first!r}" if role else ""
+                    count = f"{int(bad.sum()):,} of the first {counted(self.read_rows, 'row')}"
+                    raise DataError(f"{table.name}: {fault} in {count}{got}.{advice_on(fault, first)}")
             return self._times(typed["time"], table)
         except DataError as error:
             self.drop_times(f"column {name!r}: {error}")
+            self.unused[name] = f'time={name!r}, on_bad="skip"'
             return None
 
     def drop_times(self, why: str) -> None:
-        """Keep no times, those read so far included, and log why."""
-        _log.info("no times are kept: %s To have such rows refused or skipped, name the column.", why)
+        """Keep no times, those read so far included, and warn why."""
+        warn(
+            f"no times are kept: {why} Name the column, time=… of read_interactions (--time-column), to have "
+            'such rows refused; add on_bad="skip" (--on-bad skip) to leave them out. time=False reads none.'
+        )
         self._drops_times = True
         self._rows.drop("time")
 
@@ -183,6 +189,7 @@ class RowReader:
                 got = f", {batch[role][place]!r}" if role is not None else ""
                 raise DataError(
                     f"{table.name}, row {row + place + 1:,}: {fault}{got}. Correct it{self._or_skip}."
+                    + advice_on(fault, batch[role][place] if role else None)
                 )
             for reason, count in Counter(why.filter(bad).to_list()).items():
                 self.skipped[prefix + reason] = self.skipped.get(prefix + reason, 0) + count

@@ -104,11 +104,10 @@ def read_interactions(
         What an event of each kind counts: {"view": 0.2, "cart": 0.5, "buy": 1}. "other" names all other
         kinds. A weight of 0 leaves the rows out.
     time
-        Column of the times, if its name does not tell. Times are dates, texts in ISO 8601, or seconds or
-        milliseconds since 1970; UTC if they name no zone. The last time of each pair is kept, in
-        `Interactions.times`. A column that is only recognised is left out, and the log says so, if some row
-        has no time; one that is named, or recognised with True, must have a time in each row. With False, no
-        times are read.
+        Column of the times, if its name does not tell; False reads none. Times are dates, texts in ISO 8601,
+        or seconds or milliseconds since 1970; UTC if they name no zone. The last time of each pair is kept,
+        in `Interactions.times`. A column that is only recognised is left out with a warning if some row has
+        no time; one that is named, or recognised with True, must have a time in each row.
     now
         Time from which `window` is measured, by default the latest time in the data.
     since
@@ -183,6 +182,7 @@ def _interactions(parameters: Mapping[str, Any], usual: Mapping[str, str]) -> In
         titles = _first(table.titles, len(item_ids))
     out = Interactions(matrix, users, item_ids, titles, copy=False)
     out.skipped = rows.skipped
+    out.unused = rows.unused
     out.library = library
     out.origin = origin
     out.table = table
@@ -280,10 +280,11 @@ def _read_rows(
     named = named | {"time": time if isinstance(time, str) else None}
     tables: list[tuple[Source, dict[str, str]]] = []
     names: dict[str, str] = {}
+    rows = RowReader(options)
     for table in sources:
         roles = find_roles(table, named, needed, usual)
-        if not uses_kinds:
-            roles.pop("event", None)
+        if not uses_kinds and (kinds := roles.pop("event", None)) is not None:
+            rows.unused[kinds] = "event_weights={…}"
         if time is False:
             roles.pop("time", None)
         if uses_values and "value" not in roles:
@@ -297,6 +298,7 @@ def _read_rows(
             advice = "To learn from its values: binary=False (--values)."
             unused = "column %r of %s is not used: every %s counts %s. %s"
             _log.info(unused, roles["value"], table.name, *counts, advice)
+            rows.unused[roles["value"]] = "min_value=… or binary=False"
         read = {role: name for role, name in roles.items() if wanted.get(role, True)}
         others = [name for name in table.columns if name not in roles.values()]
         if others and not tables:
@@ -309,7 +311,6 @@ def _read_rows(
     without = [table.name for table, roles in tables if "value" not in roles]
     if without and len(without) < len(tables):
         raise DataError(f"{without[0]} has no column of values, but other files have. Read them apart.")
-    rows = RowReader(options)
     untimed = [table.name for table, roles in tables if not {"time", POSSIBLE_TIME} & {*roles}]
     if untimed and len(untimed) < len(tables):
         rows.drop_times(f"{untimed[0]} has no column of times, but other files have.")

@@ -22,6 +22,16 @@ _RULES = {
 _DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f%z")
 MIXED_TIMES = "times are numbers in some rows and dates in others. Make them the same."
 """What to say of times of both forms."""
+_NO_TIME = "time neither a number nor a date"
+_ISO = (
+    " Texts must be in ISO 8601, such as 2013-04-03 or 2013-04-03T10:30:00: convert others by "
+    "pd.to_datetime(…, dayfirst=True) or dayfirst=False."
+)
+
+
+def advice_on(fault: str, value: object) -> str:
+    """Return what else to say of a bad value: how a text is to be written to be a time."""
+    return _ISO if fault == _NO_TIME and isinstance(value, str) else ""
 
 
 def typed_columns(

@@ -111,6 +111,14 @@ class SourceRules(JobSection):
             raise ParameterError("feature_columns", rule, self.feature_columns or self.features_query)
         if self.items is None and self.items_query is not None:
             raise ParameterError("items_query", "left out without items", self.items_query)
+        sources: list[tuple[str, Any, list[str]]] = [
+            ("query", self.reading.get("query"), self.data),
+            ("items_query", self.items_query, [self.items] if self.items else []),
+            ("features_query", self.features_query, [self.features] if self.features else []),
+        ]
+        for name, query, places in sources:
+            if any(is_database(place) != (query is not None) for place in places):
+                raise ParameterError(name, "given with a database, and only then", query)
         if self.batch is not None and (self.mode != "update" or not self.batch.strip()):
             raise ParameterError("batch", 'a name, with mode = "update"', self.batch)
         options = check_reading(self.reading)
@@ -189,8 +197,12 @@ class RecommendationSink(Sink):
 
     @check_section(mode="after")
     def _check_question(self) -> Self:
-        Question(self.k, **self.options)
+        _ = self.question
         return self
+
+    @property
+    def question(self) -> Question:
+        return Question(self.k, **self.options)
 
 
 class Publishing(JobSection):

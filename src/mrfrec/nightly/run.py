@@ -20,7 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from mrfrec import __version__
 from mrfrec.answers.publishing import staged_recommendations, staged_similar_items
+from mrfrec.answers.rules import Rules
+from mrfrec.answers.where import columns_named, mask_of
 from mrfrec.checks import check_flag, check_nonnegative
+from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.merging import add, origin_of_data
 from mrfrec.errors import DataError, EmptyTableError, ParameterError, RefusedError
 from mrfrec.evaluation.metrics import Mean, parse
@@ -29,12 +32,13 @@ from mrfrec.evaluation.splits import by_hash
 from mrfrec.fitted.measured import Measured
 from mrfrec.io.artifact import check_unchanged
 from mrfrec.io.atomic import keep_owner, writing
+from mrfrec.io.columns import find_item, find_roles, name_list
 from mrfrec.io.databases import database_file, is_database, redacted
 from mrfrec.io.features import read_item_features
 from mrfrec.io.frames import check_place
 from mrfrec.io.item_table import read_item_table
 from mrfrec.io.locks import WAIT, holding, locked
-from mrfrec.io.queries import check_query, reads_table
+from mrfrec.io.queries import planned, reads_table
 from mrfrec.io.staging import open_staging
 from mrfrec.io.tables import read_interactions
 from mrfrec.models.parameters import runtime_of
@@ -109,17 +113,22 @@ def steps(job: Job) -> list[str]:
     source, guard, publish = job.source, job.guard, job.publish
     names = ", ".join(redacted(name) for name in source.data)
     lines = [f"read {names}" + (f" and add it to {publish.model}" if source.mode == "update" else "")]
+    if source.items is not None:
+        by = "" if source.items_query is None else f" by items_query: {source.items_query}"
+        lines.append(f"read the table of items {redacted(source.items)}{by}")
     lines += [
         f"fit {job.build()!r} without {guard.heldout:.0%} of the users, and evaluate {guard.metric} on these",
         f"refuse to publish if the guard finds a fault: {guard!r}",
         f"fit to all users and write {publish.model}, and keep {publish.keep} earlier ones",
     ]
-    lines += [f"write {what} to {sink.where}, {sink.k} each" for what, sink in job.sinks.items()]
+    for what, sink in job.sinks.items():
+        rules = [f"{name} = {value!r}" for name, value in sink.options.items()]
+        lines.append(", ".join([f"write {what} to {sink.where}, {sink.k} each", *rules]))
     return [*lines, f"write {job.report}.json and {job.report}.html"]
 
 
 def check_tables(job: Job, users: str | None = None, items: str | None = None) -> None:
-    """Raise if the query fails, or if a table cannot be published or is one that the query reads.
+    """Raise if a query fails or lacks a column, or if a table cannot be published or is one that is read.
 
     `users` and `items` are the kinds of their ids, once these are known. Nothing is changed.
     """
@@ -128,7 +137,10 @@ def check_tables(job: Job, users: str | None = None, items: str | None = None) -
     query = job.source.reading.get("query", "")
     sources = [url for url in job.source.data if is_database(url)] if query and users is None else []
     for url in sources:
-        check_query(url, query)
+        read = {role: job.source.reading.get(role) for role in ("user", "item", "value", "event")}
+        find_roles(planned(url, query), read, ("user", "item"))
+    if users is None:
+        _check_item_queries(job)
     for what, sink in job.sinks.items():
         if sink.table is None:
             continue
@@ -139,6 +151,39 @@ def check_tables(job: Job, users: str | None = None, items: str | None = None) -
         if any(reads_table(url, query, sink.to, names) for url in sources):
             name = f"{job.path}: publish.{what.split()[0]}.table"
             raise ParameterError(name, "a table of its own", sink.table, "source.query reads it.")
+
+
+def _check_item_queries(job: Job) -> None:
+    """Raise if a query for items or features fails, or lacks a column of the items or of a rule."""
+    source, recommendations = job.source, job.publish.recommendations
+    if source.features is not None and source.features_query is not None:
+        find_item(planned(source.features, source.features_query), None)
+    if source.items is None or source.items_query is None:
+        return
+    table = planned(source.items, source.items_query)
+    item = find_item(table, None)
+    columns = [name for name in table.columns if name != item]
+    for parameter, name in [] if recommendations is None else columns_named(recommendations.question):
+        if name not in columns:
+            rule = f"about columns of items_query: {name_list(columns)}"
+            raise ParameterError(f"{job.path}: publish.recommendations.{parameter}", rule, name)
+
+
+def _check_rules(job: Job, data: "Interactions") -> None:
+    """Raise if the rules of the recommendations do not fit the table of items, before the fit."""
+    if job.publish.recommendations is None:
+        return
+    question = job.publish.recommendations.question
+    if data.table is None and columns_named(question):
+        rule = "a table of items, with the columns that the rules name"
+        raise ParameterError(f"{job.path}: source.items", rule, None, 'Such as items = "products.csv".')
+    table = None if data.table is None else data.table.over(data.items)
+    catalogue = Catalogue(data.items, data.titles, data.popularity, data.n_users, table=table)
+    try:
+        mask_of(question.where, catalogue)
+        Rules.of(catalogue, question)
+    except ParameterError as error:
+        raise error.named(f"{job.path}: publish.recommendations.{error.name}") from None
 
 
 class _Night:
@@ -196,6 +241,7 @@ class _Night:
         with self._stage("read"):
             data = self._data(published)
         check_tables(job, data.users.kind, data.items.kind)
+        _check_rules(job, data)
         size = {"users": data.n_users, "items": data.n_items, "pairs": len(data)}
         moved = {"drift": None} if published is None else drift(published, data)
         recent = self.report.recent or ([] if published is None else [published.fitted_.size._asdict()])
