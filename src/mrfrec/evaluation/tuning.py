@@ -116,8 +116,8 @@ def climb(
 
     Notes
     -----
-    `study`, `improved`, `machine` and `client` are those of `tune`, `ties` is that of `evaluate`. With a limit of
-    time, the result depends on the machine.
+    `study`, `improved`, `machine` and `client` are those of `tune`, `ties` is that of `evaluate`. With a
+    limit of time, the result depends on the machine.
     """
     check_flag("grid", grid)
     with showing(progress) as report:
