@@ -116,6 +116,14 @@ def test_a_comparison_is_a_frame_with_a_row_for_each_model_and_metric(shown: dic
     assert "situation" not in frame.columns
 
 
+def test_a_comparison_is_markdown_with_its_differences(shown: dict[str, Any]) -> None:
+    found = shown["comparison"]
+    text = found.to_markdown()
+    assert f"| knn | {found['knn'].mean('ndcg@5')} |" in text
+    assert f"## Difference from {found.evaluations[0].model}, user by user" in text
+    assert f"| knn | {found.paired('knn', 'ndcg@5')} |" in text
+
+
 def test_situations_are_rows_of_their_own() -> None:
     rng = np.random.default_rng(0)
     n = 3000

@@ -101,6 +101,10 @@ class Tabular:
     def _repr_html_(self) -> str:
         return report_of(self).html()
 
+    def to_markdown(self) -> str:
+        """Return the tables as Markdown, with how the results were obtained."""
+        return report_of(self).markdown()
+
     def to_frame(self, frames: str | None = None) -> "pl.DataFrame | Any":
         """Return a data frame of "polars", "pandas" or "pyarrow".
 

@@ -13,7 +13,8 @@ import scipy.sparse as sp
 import mrfrec
 from mrfrec import MRF, ModelFileError, ParameterError, Recommender
 from mrfrec.evaluation import grids
-from mrfrec.models import Linear, registry
+from mrfrec.models import ItemKNN, Linear, registry
+from mrfrec.models.compiling import warm_up
 from mrfrec.models.registry import MODELS, build, kind_named, model_class
 
 from matrices import random_matrix
@@ -121,6 +122,73 @@ def test_an_own_model_sets_its_weights_and_base_scores(sparse: bool, tmp_path: P
     for wrong in (B[:, :3], 3):
         with pytest.raises(ParameterError, match="weights must be a matrix of items × items"):
             model.learned(wrong)
+
+
+class Told(Linear):
+    """Weights and base scores that are given, for any data."""
+
+    def __init__(self, weights: Any, base: Any = 0.0) -> None:
+        self.weights, self.base = weights, base
+
+    def _fit(self, data: Any, context: Any) -> Any:
+        return self.learned(self.weights, self.base)
+
+
+@pytest.mark.parametrize("form", [np.array, sp.csr_array])
+def test_weights_that_are_not_finite_or_of_other_items_are_refused(form: Any) -> None:
+    B = np.ones((20, 20))
+    B[3, 4], B[5, 6] = np.nan, 1e300  # which is no float32
+    with (
+        np.errstate(over="ignore"),
+        pytest.raises(
+            ParameterError, match=r"^weights must be finite numbers, also as float32; got '2 of 400"
+        ),
+    ):
+        Told(form(B)).fit(X)
+    with pytest.raises(ParameterError, match="base must be finite numbers, also as float32"):
+        Told(form(np.eye(20)), np.inf).fit(X)
+    with pytest.raises(
+        ParameterError, match=r"base must be one number, or one for each of 20 items; got \(3,"
+    ):
+        Told(form(np.eye(20)), np.zeros(3)).fit(X)
+    with pytest.raises(ParameterError, match="what _fit returns must be about the 20 items of the data; got"):
+        Told(form(np.eye(7))).fit(X)
+
+
+def test_weights_whose_rows_do_not_ascend_explain_the_same() -> None:
+    narrow = X.astype(np.float32)
+    B = narrow.T.tocsr() @ narrow
+    assert not B.has_sorted_indices
+    before = B.indices.copy()
+    model = Told(B).fit(X)
+    np.testing.assert_array_equal(B.indices, before)
+    every = np.arange(20)
+    told = model.fitted_.learned.prepared().weights_between(every, np.ones(20), every)
+    np.testing.assert_array_equal(told, B.toarray())
+
+
+def test_an_own_model_is_fitted_to_no_data_but_that_of_its_user() -> None:
+    class Demanding(Told):
+        def _fit(self, data: Any, context: Any) -> Any:
+            assert data.n_items == 20, "not the data of the user"
+            return super()._fit(data, context)
+
+    class Nearest(ItemKNN):
+        def _fit(self, data: Any, context: Any) -> Any:
+            assert data.n_items == 20, "not the data of the user"
+            return super()._fit(data, context)
+
+    warm_up(Demanding(np.eye(20)))
+    warm_up(Nearest(neighbors=2))
+
+
+def test_a_diagonal_counts_where_items_of_the_history_are_scored() -> None:
+    model = Told(2 * np.eye(20)).fit(X)
+    had = model.items_[3]
+    assert model.similar_items(had, k=1)["item"].to_list() == [had]
+    np.testing.assert_array_equal(model.scores(sp.csr_array(np.eye(20)[3:4])), 2 * np.eye(20)[3:4])
+    assert model.recommend(history=[had], k=3)["score"].to_list() == [0.0] * 3
+    assert model.recommend(history=[had], k=1, exclude_seen=False)["score"].to_list() == [2.0]
 
 
 def test_classes_that_could_not_be_loaded_again_are_not_registered(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""scikit-learn's habits: clones and pipelines work, its searches are declined with what to use instead."""
+"""scikit-learn's habits: clones and pipelines work, its searches need a scorer of one's own."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Binarizer
+from sklearn.utils import get_tags
 
 from mrfrec import MRF, MrfrecError
 from mrfrec.models.registry import build
@@ -48,18 +49,31 @@ def test_pipeline_fits_and_shows_a_model_which_answers_as_its_last_step() -> Non
     assert clone(pipeline)[-1].get_params() == alone.get_params()
 
 
-def test_searches_and_cross_validation_are_declined_with_what_to_use_instead() -> None:
+def test_searches_and_cross_validation_are_declined_without_a_scorer() -> None:
     message = r"MRF has no score .* Use mrfrec.evaluation: climb or tune .* scores\(X\) returns"
+    with pytest.raises(MrfrecError, match=message):
+        MRF().score  # noqa: B018
     search = GridSearchCV(MRF(measure=False), {"l2": [1.0, 2.0]}, cv=2)
-    asks: list[Any] = [lambda: search.fit(X), lambda: cross_val_score(MRF(), X, cv=2), lambda: MRF().score]
+    asks: list[Any] = [lambda: search.fit(X), lambda: cross_val_score(MRF(), X, cv=2)]
     for ask in asks:
-        with pytest.raises(MrfrecError, match=message):
+        with pytest.raises(TypeError, match="no scoring is specified"):
             ask()
 
 
-def test_search_by_a_scorer_of_ones_own_works() -> None:
-    def ranks(model: Any, X: Any, y: Any = None) -> float:
-        return -float(np.abs(model.scores(X)).sum())
+def test_hasattr_and_tags_tell_what_a_model_has_and_takes() -> None:
+    assert not hasattr(MRF(), "score")
+    assert getattr(MRF(), "score", None) is None
+    assert not hasattr(make_pipeline(Binarizer(), MRF()), "score")
+    assert get_tags(MRF()).input_tags.sparse
 
-    search = GridSearchCV(MRF(measure=False), {"l2": [1.0, 500.0]}, cv=2, scoring=ranks).fit(X)
-    assert search.best_params_ == {"l2": 500.0}
+
+def test_search_by_a_scorer_of_ones_own_works() -> None:
+    def found(model: Any, X: Any, y: Any = None) -> float:
+        shown, first = X.copy(), X.indptr[:-1]
+        shown.data[first] = 0
+        return float((model.top_k(shown, 5)[0] == X.indices[first][:, None]).any(axis=1).mean())
+
+    users = X[np.diff(X.indptr) > 0]
+    search = GridSearchCV(MRF(measure=False), {"l2": [1.0, 500.0]}, cv=2, scoring=found).fit(users)
+    assert search.best_params_["l2"] in (1.0, 500.0)
+    assert search.best_score_ > 0

@@ -32,19 +32,46 @@ _HIDDEN = 0.1  # share of the items that are hidden to tune on, where a split is
 
 @dataclass(frozen=True)
 class Questions:
-    """Test users, their shown items and their targets, over the items of the training data."""
+    """Test users, their shown items and their targets, over the items of the training data.
+
+    Attributes
+    ----------
+    users
+        Ids of the test users, in the order of all rows below.
+    shown
+        Test users × items: what each user shows, with its values. A `csr_array`, its columns in the order of
+        `Split.training.items`.
+    targets
+        Test users × items: what is to be guessed, as ones. At least one for each user.
+    left_out
+        Number of users who are not asked, for lack of a target.
+    items
+        Ids of the columns; None if not known.
+    candidates
+        For each item, whether it is ranked; None for all items. Only questions about new items have it.
+    shown_times
+        Of the stored entries of `shown`, in microseconds since 1970.
+    asked
+        For each user, the time of the question: that of the first event that was hidden.
+    situation
+        "return" or "visit" for each user, see `at_time`.
+    new_items
+        Number of items that nobody had before the cut in time.
+    new_targets
+        Number of hidden events with these items, which are no targets.
+    """
 
     users: Ids
     shown: sp.csr_array
-    targets: sp.csr_array  # ones
-    left_out: int = 0  # number of users without a target
-    items: Ids | None = None  # of the columns; None if not known
-    candidates: npt.NDArray[np.bool_] | None = None  # the items that are ranked; None for all
-    shown_times: Times | None = None  # of the stored entries of `shown`, in microseconds since 1970
-    asked: Times | None = None  # for each user, the time of the first event that was hidden
-    situation: npt.NDArray[np.str_] | None = None  # "return" or "visit" for each user, see `at_time`
-    new_items: int = 0  # number of items that nobody had before the cut in time
-    new_targets: int = 0  # number of hidden events with these items, which are no targets
+    targets: sp.csr_array
+    left_out: int = 0
+    items: Ids | None = None
+    candidates: npt.NDArray[np.bool_] | None = None
+    shown_times: Times | None = None
+    asked: Times | None = None
+    situation: npt.NDArray[np.str_] | None = None
+    new_items: int = 0
+    new_targets: int = 0
 
     def __post_init__(self) -> None:
         for name, count in (
@@ -80,15 +107,30 @@ class Questions:
 
 @dataclass(frozen=True)
 class Split:
-    """Data to train on and questions to ask about test users; parameters are tuned on validation users."""
+    """Data to train on and questions to ask about test users; parameters are tuned on validation users.
+
+    Attributes
+    ----------
+    training
+        The `Interactions` to train on.
+    test
+        Questions about the test users.
+    validation
+        Questions about the validation users; None if the split has none.
+    name
+        How the data was split, for reports.
+    inner
+        Makes the same kind of split of the training data alone, for `for_tuning`.
+    whole
+        The users, items and pairs of the data before anything was left out or held out, if known.
+    """
 
     training: Interactions
     test: Questions
     validation: Questions | None
-    name: str  # for reports
-    # Makes the same kind of split of the training data alone, for `for_tuning`.
+    name: str
     inner: "Callable[[], Split] | None" = field(default=None, repr=False, compare=False)
-    whole: DataSize | None = None  # of the data before anything was left out or held out, if known
+    whole: DataSize | None = None
 
     def __post_init__(self) -> None:
         for name in ("test", "validation"):

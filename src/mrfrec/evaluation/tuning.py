@@ -99,8 +99,18 @@ def climb(
 
     Parameters
     ----------
+    split
+        Its validation users are asked; if it has none, its training data is split again.
+    metric
+        The metric to maximise, such as "recall@20". By default "ndcg@100", with fewer places for fewer
+        items.
+    model
+        Name of the kind of model, such as "SLIM" or that of a class of your own.
     vary
-        Lists of values that replace those of the model, or add to them.
+        Lists of values by the name of the parameter, {"l2": [1, 10, 100]}, that replace those of the model,
+        or add to them.
+    fixed
+        Parameters that all trials share. They are not varied.
     grid
         Try all combinations of the model's grid first, and start from the best of them.
     minutes
@@ -108,7 +118,8 @@ def climb(
 
     Notes
     -----
-    The other parameters are those of `tune`. With a limit of time, the result depends on the machine.
+    `study`, `improved`, `machine` and `client` are those of `tune`, `ties` is that of `evaluate`. With a
+    limit of time, the result depends on the machine.
     """
     check_flag("grid", grid)
     with showing(progress) as report:

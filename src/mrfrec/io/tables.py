@@ -219,6 +219,9 @@ def read_events(
     Rows are read and counted as by `read_interactions`, with the same parameters except `max_history`,
     `min_users` and `min_items`, for which there is `Events.filtered`. A pair with several rows has the place
     and the time of the first row that `min_value` keeps; the others are counted in `Events.repeated`.
+
+    `time` is as there, too: with None, the default, a column of times is read if its name tells and each row
+    has one; True or a name requires it; False reads none.
     """
     parameters = dict(locals())
     reading_options = check_reading(parameters)

@@ -16,8 +16,8 @@ from mrfrec.models.baselines.slim import SLIM, FsSLIM
 from mrfrec.models.linear import Linear
 from mrfrec.models.mrf.field import GaussianField
 from mrfrec.models.mrf.model import MRF
-from mrfrec.models.parameters import unfitted
 from mrfrec.models.recommender import Recommender
+from mrfrec.models.registry import MODELS
 
 _log = logging.getLogger("mrfrec")
 
@@ -70,25 +70,28 @@ def compile_ahead(*, dtypes: Sequence[Literal["float32", "float64"]] = ("float32
 
 
 def warm_up(model: Recommender) -> None:
-    """Compile or load what a model needs to be fitted and to rank, so that no fit that is timed does so."""
+    """Compile or load what a model needs to be fitted and to rank, so that no fit that is timed does so.
+
+    Of a model of a user's own, the class of mrfrec that it derives from is fitted, if there is one.
+    """
     model.check_ready()
-    if not isinstance(model, Linear):
+    kind: Any = next((each for each in type(model).__mro__ if each.__module__ in MODELS.values()), None)
+    if kind is None or not isinstance(model, Linear):
         return
     X = sp.csr_array((np.arange(300 * 40).reshape(300, 40) % 7 % 3 == 0).astype(np.float32))
     level = _log.level
     _log.setLevel(max(level, logging.WARNING))  # these fits are not the caller's
     try:
-        for each in _with_the_same_code(model):
+        for each in _with_the_same_code(kind, model):
             each.memory_limit = None
             each.fit(X).top_k(X, 1)
     finally:
         _log.setLevel(level)
 
 
-def _with_the_same_code(model: Linear) -> list[Recommender]:
-    """Return models whose fits to a few numbers run the same code as this one, dense and sparse."""
+def _with_the_same_code(kind: Any, model: Linear) -> list[Recommender]:
+    """Return models of a kind whose fits to a few numbers run the same code as this one, dense and sparse."""
     if not isinstance(model, GaussianField):
-        return [unfitted(model)]
-    kind: Any = MRF if isinstance(model, MRF) else type(model)  # a subclass may have other parameters
+        return [kind(**{name: getattr(model, name, default) for name, default in kind.defaults().items()})]
     shared: dict[str, Any] = {"l2": 1.0, "dtype": model.dtype, "threads": 1}
     return [kind(sparsity=None, **shared), kind(sparsity=0.5, r=0.5, max_neighbors=10, **shared)]

@@ -26,8 +26,8 @@ class Linear(Recommender):
         Parameters
         ----------
         weights
-            B, m × m with a zero diagonal: B[j, i] is the weight of item j in the score of item i. A numpy
-            array or a `scipy.sparse` matrix.
+            B, m × m: B[j, i] is the weight of item j in the score of item i. A numpy array or a
+            `scipy.sparse` matrix of finite numbers, usually with a zero diagonal.
         base
             The score without any weight: a number for each item, or one for all.
         """
@@ -36,9 +36,20 @@ class Linear(Recommender):
         if isinstance(weights, np.ndarray):
             kept: Rows | DenseRows = DenseRows(np.ascontiguousarray(weights, self.dtype))
         else:
-            kept = Rows.of(weights.tocsr().astype(self.dtype, copy=False))
-        base_scores = np.empty(weights.shape[0], self.dtype)
+            B = weights.tocsr().astype(self.dtype, copy=False)
+            if not B.has_canonical_format:  # such as a product: rows must ascend
+                B = B.copy()
+                B.sum_duplicates()
+            kept = Rows.of(B)
+        if np.shape(base) not in ((), weights.shape[:1]):
+            raise ParameterError("base", f"one number, or one for each of {len(kept)} items", np.shape(base))
+        base_scores = np.empty(len(kept), self.dtype)
         base_scores[:] = base
+        entries = kept.array if isinstance(kept, DenseRows) else kept.values
+        for name, values in (("weights", entries), ("base", base_scores)):
+            if wrong := values.size - int(np.isfinite(values).sum()):
+                rule = f"finite numbers, also as {self.dtype}"
+                raise ParameterError(name, rule, f"{wrong:,} of {values.size:,} that are not")
         return self._weights_type(weights=kept, base_scores=base_scores)
 
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> LinearWeights:

@@ -61,9 +61,10 @@ class Parameterized:
 
     def __sklearn_tags__(self) -> Any:
         """Return what scikit-learn must know of a step of its pipelines: it is the one caller."""
-        from sklearn.utils import Tags, TargetTags
+        from sklearn.utils import InputTags, Tags, TargetTags
 
-        return Tags(estimator_type=None, target_tags=TargetTags(required=False))
+        targets, inputs = TargetTags(required=False), InputTags(sparse=True)
+        return Tags(estimator_type=None, target_tags=targets, input_tags=inputs)
 
     def _set_limits(self, threads: int | None, memory_limit: int | str | None) -> None:
         """Check and set `threads` and `memory_limit`."""

@@ -63,6 +63,10 @@ __all__ = ["Answer", "FitContext", "Recommender", "restored"]
 _PLACES = ("user", "item", "value", "title", "items", "event", "time", *PARSING)
 
 
+class _NoScoreError(MrfrecError, AttributeError):
+    """A model has no `score`, so that `hasattr` says so."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """Recommendations as data: plain rows, and the ids that the model does not know."""
@@ -218,6 +222,9 @@ class Recommender(Parameterized, ABC):
         with showing(progress) as report:
             context = FitContext(copied, report, reuse, shown_and_hidden, client, measured)
             learned = self._fit(interactions, context)
+        if (scored := len(learned.base_scores)) != size.items:
+            rule = f"about the {counted(size.items, 'item')} of the data"
+            raise ParameterError("what _fit returns", rule, counted(scored, "item"))
         if not learned.timings:  # a model that counts no stages
             learned = replace(learned, timings={"total": time.perf_counter() - start})
         self._fitted = FittedState.of_data(interactions, learned, type(self).__name__, parameters)
@@ -301,7 +308,7 @@ class Recommender(Parameterized, ABC):
     @property
     def score(self) -> NoReturn:
         """Refused: there is no score of a model without items to hide and a metric; see `evaluation`."""
-        raise MrfrecError(
+        raise _NoScoreError(
             f"{type(self).__name__} has no score for scikit-learn's searches and cross-validation: they hide "
             "no items of a history. Use mrfrec.evaluation: climb or tune for parameters, evaluate or compare "
             "for a metric. scores(X) returns the score of every item."
