@@ -277,6 +277,26 @@ def test_update_adds_each_batch_once(folder: Path) -> None:
     assert pairs[0] == pairs[1] < pairs[2] == pairs[3]
 
 
+def test_update_warns_of_events_that_may_count_twice(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    events(200).with_columns(pl.col("time") * 86_400).write_csv(folder / "2026-11-14.csv")
+    late = events(210, seed=1).with_columns(time=(4 + pl.int_range(pl.len()) % 4) * 86_400)
+    late.write_csv(folder / "2026-11-15.csv")
+    many = (late["time"] <= 5 * 86_400).sum()
+    for more, warned in (
+        ("\nbinary = false", True),
+        ('\nbinary = false\nduplicates = "max"', False),
+        ("", False),
+    ):
+        caplog.clear()
+        for path in folder.glob("shop.*"):
+            path.unlink()
+        job = write_job(folder, (UPDATE[0], UPDATE[1] + more))
+        assert nightly.run(job, day="2026-11-14")["reasons"] == []
+        reasons = nightly.run(job, day="2026-11-15", accept=True)["reasons"]
+        said = f"{many} of 1,680 new pairs are not later than 1970-01-06T00:00:00, the latest time of the"
+        assert any(reason.startswith(said) for reason in reasons) == (said in caplog.text) == warned
+
+
 def test_night_that_cannot_be_measured_is_refused_unless_accepted(folder: Path) -> None:
     nightly.run(folder / "job.toml")
     events().group_by("user").head(2).write_csv(folder / "events.csv")  # five items are enough to measure

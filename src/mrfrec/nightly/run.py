@@ -18,11 +18,13 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mrfrec import __version__
 from mrfrec.answers.publishing import staged_recommendations, staged_similar_items
 from mrfrec.answers.rules import Rules
 from mrfrec.answers.where import columns_named, mask_of
-from mrfrec.checks import check_flag, check_nonnegative
+from mrfrec.checks import check_flag, check_nonnegative, counted
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.merging import add, origin_of_data
 from mrfrec.errors import DataError, EmptyTableError, ParameterError, RefusedError
@@ -369,10 +371,27 @@ class _Night:
             if name in batches:
                 _log.info("the batch %s was added before", name)
                 return old if new.table is None else old.with_table(new.table)
+            self._warn_of_old_events(old, new)
             new = add(old, new)
         new.origin = replace(origin_of_data(new), batches=(*batches, name))
         self.record["batch"] = name
         return new
+
+    def _warn_of_old_events(self, old: "Interactions", new: "Interactions") -> None:
+        """Warn of new events that the model may have already, if they would then count twice."""
+        was, more = origin_of_data(old), origin_of_data(new)
+        adds_up = not was.is_binary and was.rules.get("duplicates", "sum") == "sum"
+        if not adds_up or was.times is None or more.times is None:
+            return
+        last = int(was.times.max())
+        if count := int((more.times <= last).sum()):
+            latest = np.datetime64(last, "us").astype("M8[s]")
+            warning = (
+                f"{count:,} of {counted(len(new), 'new pair')} are not later than {latest}, "
+                "the latest time of the model: if their events are in it, they count twice"
+            )
+            _log.warning(warning)
+            self.record["reasons"].append(warning)
 
     # ── publishing ────────────────────────────────────────────────────────────────────────────────
 
