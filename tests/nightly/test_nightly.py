@@ -215,11 +215,14 @@ def test_values_are_measured_once_and_then_every_few_nights(folder: Path) -> Non
 def test_earlier_models_are_kept_up_to_a_number(folder: Path) -> None:
     for name in ("shop.20010910T014640Z.mrf", "shop.20010911T014640Z.mrf", "shop.other.mrf"):
         (folder / name).write_bytes(b"an earlier one")
+        (folder / f".{name}.lock").touch()
     nightly.run(folder / "job.toml")
     os.utime(folder / "shop.mrf", (1e9 + 86400 * 3,) * 2)
     nightly.run(folder / "job.toml")
     kept = sorted(path.name for path in folder.glob("shop.2*.mrf"))
     assert kept == ["shop.20010911T014640Z.mrf", "shop.20010912T014640.000000Z.mrf"]
+    locks = sorted(path.name for path in folder.glob(".shop.*.mrf.lock"))
+    assert locks == [".shop.20010911T014640Z.mrf.lock", ".shop.other.mrf.lock"]
     mrfrec.load(folder / kept[1])
     shutil.copy2(folder / kept[1], folder / "shop.mrf")  # put back, it is not kept twice
     nightly.run(write_job(folder, ("keep = 2", "keep = 4")))

@@ -33,7 +33,7 @@ from mrfrec.evaluation.protocol import fit_and_evaluate
 from mrfrec.evaluation.splits import by_hash
 from mrfrec.fitted.measured import Measured
 from mrfrec.io.artifact import check_unchanged
-from mrfrec.io.atomic import keep_owner, writing
+from mrfrec.io.atomic import keep_owner, remove_with_leftovers, writing
 from mrfrec.io.columns import find_item, find_roles, name_list
 from mrfrec.io.databases import database_file, is_database, redacted
 from mrfrec.io.features import read_item_features
@@ -106,8 +106,19 @@ def run(
         try:
             return _Night(job, RunHistory(job), accept, wait, progress).go()
         finally:
-            for name in ("nightly", "earlier"):
-                _beside(target, name).unlink(missing_ok=True)
+            remove_unpublished(job.publish.model)
+
+
+def remove_unpublished(model: Path) -> list[Path]:
+    """Remove the copies of a model that a killed run may have left beside it, and return their names.
+
+    The lock of the model, or that of the job, must be held.
+    """
+    copies = [_beside(_target(model), name) for name in ("nightly", "earlier")]
+    removed = [copy for copy in copies if copy.exists()]
+    for copy in copies:
+        remove_with_leftovers(copy)
+    return removed
 
 
 def steps(job: Job) -> list[str]:
@@ -476,6 +487,7 @@ def _remove_old(target: Path, keep: int, latest: Path | None) -> None:
     for path in old[: max(len(old) - keep, 0)]:
         with suppress(OSError):  # another user's file, perhaps: the new model is published all the same
             path.unlink()
+            _beside(path, "lock").unlink(missing_ok=True)
 
 
 def _peak_memory() -> int:
