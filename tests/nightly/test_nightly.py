@@ -231,6 +231,35 @@ def test_earlier_models_are_kept_up_to_a_number(folder: Path) -> None:
     assert [path.name for path in folder.glob("shop.*.mrf")] == ["shop.other.mrf"]
 
 
+def test_roll_back_publishes_an_earlier_model_by_the_rules_of_the_job(folder: Path) -> None:
+    job = write_job(folder, ("keep = 2", "keep = 2\nhistories = true"), more=TABLES)
+    first, before = nightly.run(job), (folder / "shop.mrf").read_bytes()
+    recs = fetch(f"sqlite:///{folder}/shop.db", "select * from recs")
+    os.utime(folder / "shop.mrf", (1e9, 1e9))
+    events(410, seed=1).write_csv(folder / "events.csv")
+    nightly.run(job, accept=True)
+    second = (folder / "shop.mrf").read_bytes()
+    (folder / "events.csv").unlink()
+    earlier = folder / "shop.20010909T014640.000000Z.mrf"
+    run_command(["nightly", str(job), "--from", str(earlier)], Event())
+    assert (folder / "shop.mrf").read_bytes() == before
+    assert (folder / "shop.mrf").stat().st_mtime == 1e9
+    assert second in [path.read_bytes() for path in folder.glob("shop.2*.mrf")]
+    assert fetch(f"sqlite:///{folder}/shop.db", "select * from recs") == recs
+    last = report_of(folder)[-1]
+    assert last["reasons"] == [f"rolled back to {earlier.name}"]
+    same = ("users", "items", "pairs", "metric", "value", "asked", "rows")
+    assert [last[name] for name in same] == [first[name] for name in same]
+    MRF(sparsity=0.2).fit(events()).save(folder / "without.mrf")
+    with pytest.raises(
+        DataError, match=r"publish\.recommendations needs the .* histories.*a file with histories"
+    ):
+        nightly.run(job, earlier=folder / "without.mrf")
+    assert (folder / "shop.mrf").read_bytes() == before
+    events().write_csv(folder / "events.csv")
+    assert nightly.run(job)["status"] == "published"
+
+
 def test_a_model_from_a_backup_is_kept_when_it_is_replaced_however_old_it_is(folder: Path) -> None:
     for _ in range(3):
         nightly.run(folder / "job.toml")
