@@ -101,6 +101,23 @@ def test_a_command_that_has_waited_long_enough_says_so_and_changes_nothing(
     assert Path("m.mrf").read_bytes() == before
 
 
+def test_forget_removes_the_copies_of_a_killed_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    names = (".m.mrf.nightly", ".m.mrf.earlier", "..m.mrf.nightly.0123abcd.unfinished")
+    for name in names:
+        (folder / name).write_bytes((folder / "m.mrf").read_bytes())
+    run_command(["forget", "m.mrf", "--users", "gone.txt", "-o", "other.mrf"], Event())
+    assert all((folder / name).exists() for name in names)
+    (folder / "link.mrf").symlink_to("m.mrf")
+    run_command(["forget", "link.mrf", "--users", "gone.txt"], Event())
+    assert not any((folder / name).exists() for name in names)
+    assert "removed .m.mrf.nightly, which a killed" in capsys.readouterr().err.replace(
+        f"{folder.resolve()}/", ""
+    )
+
+
 def test_a_new_file_needs_no_lock_and_a_misspelt_name_gets_none(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

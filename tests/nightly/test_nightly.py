@@ -215,17 +215,49 @@ def test_values_are_measured_once_and_then_every_few_nights(folder: Path) -> Non
 def test_earlier_models_are_kept_up_to_a_number(folder: Path) -> None:
     for name in ("shop.20010910T014640Z.mrf", "shop.20010911T014640Z.mrf", "shop.other.mrf"):
         (folder / name).write_bytes(b"an earlier one")
+        (folder / f".{name}.lock").touch()
     nightly.run(folder / "job.toml")
     os.utime(folder / "shop.mrf", (1e9 + 86400 * 3,) * 2)
     nightly.run(folder / "job.toml")
     kept = sorted(path.name for path in folder.glob("shop.2*.mrf"))
     assert kept == ["shop.20010911T014640Z.mrf", "shop.20010912T014640.000000Z.mrf"]
+    locks = sorted(path.name for path in folder.glob(".shop.*.mrf.lock"))
+    assert locks == [".shop.20010911T014640Z.mrf.lock", ".shop.other.mrf.lock"]
     mrfrec.load(folder / kept[1])
     shutil.copy2(folder / kept[1], folder / "shop.mrf")  # put back, it is not kept twice
     nightly.run(write_job(folder, ("keep = 2", "keep = 4")))
     assert len(list(folder.glob("shop.2*.mrf"))) == 2
     nightly.run(write_job(folder, ("keep = 2", "keep = 0")))
     assert [path.name for path in folder.glob("shop.*.mrf")] == ["shop.other.mrf"]
+
+
+def test_roll_back_publishes_an_earlier_model_by_the_rules_of_the_job(folder: Path) -> None:
+    job = write_job(folder, ("keep = 2", "keep = 2\nhistories = true"), more=TABLES)
+    first, before = nightly.run(job), (folder / "shop.mrf").read_bytes()
+    recs = fetch(f"sqlite:///{folder}/shop.db", "select * from recs")
+    os.utime(folder / "shop.mrf", (1e9, 1e9))
+    events(410, seed=1).write_csv(folder / "events.csv")
+    nightly.run(job, accept=True)
+    second = (folder / "shop.mrf").read_bytes()
+    (folder / "events.csv").unlink()
+    earlier = folder / "shop.20010909T014640.000000Z.mrf"
+    run_command(["nightly", str(job), "--from", str(earlier)], Event())
+    assert (folder / "shop.mrf").read_bytes() == before
+    assert (folder / "shop.mrf").stat().st_mtime == 1e9
+    assert second in [path.read_bytes() for path in folder.glob("shop.2*.mrf")]
+    assert fetch(f"sqlite:///{folder}/shop.db", "select * from recs") == recs
+    last = report_of(folder)[-1]
+    assert last["reasons"] == [f"rolled back to {earlier.name}"]
+    same = ("users", "items", "pairs", "metric", "value", "asked", "rows")
+    assert [last[name] for name in same] == [first[name] for name in same]
+    MRF(sparsity=0.2).fit(events()).save(folder / "without.mrf")
+    with pytest.raises(
+        DataError, match=r"publish\.recommendations needs the .* histories.*a file with histories"
+    ):
+        nightly.run(job, earlier=folder / "without.mrf")
+    assert (folder / "shop.mrf").read_bytes() == before
+    events().write_csv(folder / "events.csv")
+    assert nightly.run(job)["status"] == "published"
 
 
 def test_a_model_from_a_backup_is_kept_when_it_is_replaced_however_old_it_is(folder: Path) -> None:
@@ -275,6 +307,26 @@ def test_update_adds_each_batch_once(folder: Path) -> None:
     assert model.batches_ == tuple(days)
     pairs = [run["pairs"] for run in report_of(folder)]
     assert pairs[0] == pairs[1] < pairs[2] == pairs[3]
+
+
+def test_update_warns_of_events_that_may_count_twice(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    events(200).with_columns(pl.col("time") * 86_400).write_csv(folder / "2026-11-14.csv")
+    late = events(210, seed=1).with_columns(time=(4 + pl.int_range(pl.len()) % 4) * 86_400)
+    late.write_csv(folder / "2026-11-15.csv")
+    many = (late["time"] <= 5 * 86_400).sum()
+    for more, warned in (
+        ("\nbinary = false", True),
+        ('\nbinary = false\nduplicates = "max"', False),
+        ("", False),
+    ):
+        caplog.clear()
+        for path in folder.glob("shop.*"):
+            path.unlink()
+        job = write_job(folder, (UPDATE[0], UPDATE[1] + more))
+        assert nightly.run(job, day="2026-11-14")["reasons"] == []
+        reasons = nightly.run(job, day="2026-11-15", accept=True)["reasons"]
+        said = f"{many} of 1,680 new pairs are not later than 1970-01-06T00:00:00, the latest time of the"
+        assert any(reason.startswith(said) for reason in reasons) == (said in caplog.text) == warned
 
 
 def test_night_that_cannot_be_measured_is_refused_unless_accepted(folder: Path) -> None:

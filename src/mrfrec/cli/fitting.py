@@ -156,8 +156,9 @@ def forget(
     """Remove users from a model, and fit it again without them.
 
     Nothing of them is left in the file that is written: neither their ids, nor their histories, nor items
-    that nobody else used, unless features name them. Other copies of the model and the tables it was fitted
-    to are not touched. The model file is locked meanwhile, as by mrfrec update.
+    that nobody else used, unless features name them. Copies that a killed mrfrec nightly left beside it are
+    removed. Other copies of the model and the tables it was fitted to are not touched. The model file is
+    locked meanwhile, as by mrfrec update.
 
     \b
     Examples:
@@ -259,6 +260,11 @@ def _rewriting(
     target = output or path
     is_rewritten = expanded(target).exists() and expanded(target).samefile(expanded(path))
     with locked(path, wait=wait) if is_rewritten else nullcontext():
+        if command == "forget" and is_rewritten:
+            from mrfrec.nightly.run import remove_unpublished
+
+            for copy in remove_unpublished(expanded(path)):
+                note(f"removed {copy}, which a killed nightly run had left")
         opened = load(path)
         if command is not None:
             opened.fitted_.origin_for(command)  # raises if histories are missing

@@ -29,6 +29,10 @@ def nightly(
     date: Annotated[
         str | None, "DAY", "Date to put in place of {date} in the job.  [default: today, UTC]"
     ] = None,
+    source: Annotated[
+        Path | None,
+        "Roll back: publish this earlier model, and tables as the job says; read, fit and guard nothing.",
+    ] = None,
     wait: Annotated[
         float, "SECONDS", "Time to wait for a command that rewrites the model, such as mrfrec forget."
     ] = WAIT,
@@ -49,6 +53,7 @@ def nightly(
       mrfrec nightly shop.toml --dry-run
       mrfrec nightly shop.toml --log json
       mrfrec nightly shop.toml --date 2026-11-15
+      mrfrec nightly shop.toml --from shop.20261115T030412.817302Z.mrf
     """
     from mrfrec.cli.show import progress_bar
     from mrfrec.nightly.job import read_job
@@ -58,12 +63,15 @@ def nightly(
         for handler in logging.getLogger("mrfrec").handlers:
             handler.setFormatter(JsonLines())
     checked = read_job(job, date)
+    if dry_run and source is not None:
+        raise ParameterError("--dry-run", "left out with --from", True)
     if dry_run:
         check_tables(checked)
         sys.stdout.write("".join(f"{line}\n" for line in steps(checked)))
         return
     with progress_bar() as progress:
-        run(checked, accept=accept, wait=wait, progress=progress if log == "lines" else None)
+        shown = progress if log == "lines" else None
+        run(checked, accept=accept, wait=wait, earlier=source, progress=shown)
 
 
 def serve(

@@ -117,7 +117,7 @@ def _unfinished(path: str | os.PathLike[str], is_private: bool = False) -> Itera
     file of the usual mode. On Windows it has no lock, and stays if its writer is killed.
     """
     target = written_file(path)
-    start = f".{target.name[:40]}."
+    start = _start_of(target)
     temporary, lock = target, None
     mode = 0o600 if is_private or target.exists() else 0o666
     try:
@@ -146,6 +146,17 @@ def _remove(target: Path, temporary: Path, lock: FileIO | None) -> None:
             temporary.unlink(missing_ok=True)
     if lock is not None:
         lock.close()
+
+
+def remove_with_leftovers(path: Path) -> None:
+    """Remove a file, if there is one, and what killed writers of it have left behind."""
+    path.unlink(missing_ok=True)
+    _remove_abandoned(path.parent, _start_of(path))
+
+
+def _start_of(target: Path) -> str:
+    """Return how the names of the unfinished files of a file begin."""
+    return f".{target.name[:40]}."
 
 
 def _remove_abandoned(folder: Path, start: str) -> None:

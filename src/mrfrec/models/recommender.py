@@ -830,8 +830,9 @@ class Recommender(Parameterized, ABC):
         """Remove users and all that is known of them, and fit again with the same parameters.
 
         Gives the same model as a fit on the events of the other users, without items that only the removed
-        users had. Save the model afterwards: earlier copies still hold the users. A warning counts users who
-        are not in the data. Data read with `window` needs a fixed `now`.
+        users had. Save the model afterwards: earlier copies still hold the users, also the hidden ones that a
+        killed nightly run left beside the file (.shop.mrf.nightly; `mrfrec forget` removes them). A warning
+        counts users who are not in the data. Data read with `window` needs a fixed `now`.
 
         Parameters
         ----------

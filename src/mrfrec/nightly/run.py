@@ -18,11 +18,13 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mrfrec import __version__
 from mrfrec.answers.publishing import staged_recommendations, staged_similar_items
 from mrfrec.answers.rules import Rules
 from mrfrec.answers.where import columns_named, mask_of
-from mrfrec.checks import check_flag, check_nonnegative
+from mrfrec.checks import check_flag, check_nonnegative, counted
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.merging import add, origin_of_data
 from mrfrec.errors import DataError, EmptyTableError, ParameterError, RefusedError
@@ -31,7 +33,7 @@ from mrfrec.evaluation.protocol import fit_and_evaluate
 from mrfrec.evaluation.splits import by_hash
 from mrfrec.fitted.measured import Measured
 from mrfrec.io.artifact import check_unchanged
-from mrfrec.io.atomic import keep_owner, writing
+from mrfrec.io.atomic import file_path, keep_owner, remove_with_leftovers, writing
 from mrfrec.io.columns import find_item, find_roles, name_list
 from mrfrec.io.databases import database_file, is_database, redacted
 from mrfrec.io.features import read_item_features
@@ -70,6 +72,7 @@ def run(
     day: str | None = None,
     accept: bool = False,
     wait: float = WAIT,
+    earlier: "str | PathLike[str] | None" = None,
     progress: "Progress | None" = None,
 ) -> dict[str, Any]:
     """Run a nightly job; returns the record of the run, as it stands in the report.
@@ -85,6 +88,9 @@ def run(
     wait
         Seconds to wait for another process that rewrites the model file, such as `mrfrec forget`. Another run
         of the job is not waited for.
+    earlier
+        Roll back to this model file: publish it, with the tables that the job says, and read, fit and guard
+        nothing.
     progress
         Called as `progress(stage, done, total)`.
 
@@ -102,10 +108,23 @@ def run(
     busy = "another run of this job is at work. Wait for its end."
     with holding(_beside(target, "nightly.lock"), busy):
         try:
-            return _Night(job, RunHistory(job), accept, wait, progress).go()
+            return _Night(
+                job, RunHistory(job), accept, wait, progress, file_path(earlier) if earlier else None
+            ).go()
         finally:
-            for name in ("nightly", "earlier"):
-                _beside(target, name).unlink(missing_ok=True)
+            remove_unpublished(job.publish.model)
+
+
+def remove_unpublished(model: Path) -> list[Path]:
+    """Remove the copies of a model that a killed run may have left beside it, and return their names.
+
+    The lock of the model, or that of the job, must be held.
+    """
+    copies = [_beside(_target(model), name) for name in ("nightly", "earlier")]
+    removed = [copy for copy in copies if copy.exists()]
+    for copy in copies:
+        remove_with_leftovers(copy)
+    return removed
 
 
 def steps(job: Job) -> list[str]:
@@ -169,16 +188,14 @@ def _check_item_queries(job: Job) -> None:
             raise ParameterError(f"{job.path}: publish.recommendations.{parameter}", rule, name)
 
 
-def _check_rules(job: Job, data: "Interactions") -> None:
-    """Raise if the rules of the recommendations do not fit the table of items, before the fit."""
+def _check_rules(job: Job, catalogue: Catalogue) -> None:
+    """Raise if the rules of the recommendations do not fit the table of items."""
     if job.publish.recommendations is None:
         return
     question = job.publish.recommendations.question
-    if data.table is None and columns_named(question):
+    if catalogue.table is None and columns_named(question):
         rule = "a table of items, with the columns that the rules name"
         raise ParameterError(f"{job.path}: source.items", rule, None, 'Such as items = "products.csv".')
-    table = None if data.table is None else data.table.over(data.items)
-    catalogue = Catalogue(data.items, data.titles, data.popularity, data.n_users, table=table)
     try:
         mask_of(question.where, catalogue)
         Rules.of(catalogue, question)
@@ -190,13 +207,15 @@ class _Night:
     """One run, and its record so far."""
 
     def __init__(
-        self, job: Job, report: RunHistory, accept: bool, wait: float, progress: "Progress | None"
-    ) -> None:
+        self, job: Job, report: RunHistory, accept: bool, wait: float, progress: "Progress | None",
+        earlier: Path | None,
+    ) -> None:  # fmt: skip
         self.job = job
         self.report = report
         self.accept = accept
         self.wait = wait
         self.progress = progress
+        self.earlier = earlier  # model to roll back to
         self.bounds: list[Bound] = []  # of the guard; known once the data is read
         self.file_hash = ""  # of the model file that was read
         self.record: dict[str, Any] = {
@@ -212,7 +231,7 @@ class _Night:
         try:
             self.report.begin(self.record)
             with locked(self.job.publish.model, wait=self.wait):
-                self._work()
+                self._work() if self.earlier is None else self._roll_back(self.earlier)
             self.record["status"] = "published"
         except RefusedError:
             self.record["status"] = "refused"
@@ -231,6 +250,28 @@ class _Night:
         _log.info("published in %.1f s%s", seconds, f" with {peak / 1e6:.0f} MB at most" if peak else "")
         return self.record
 
+    def _roll_back(self, earlier: Path) -> None:
+        """Publish an earlier model; its numbers are those that the next run is compared with."""
+        publish = self.job.publish
+        model = load(earlier)
+        fitted = model.fitted_
+        training = fitted.training
+        if publish.recommendations is not None:
+            training = fitted.training_for(
+                "publish.recommendations", "Roll back to a file with histories, or"
+            )
+        check_tables(self.job, training.users.kind if training else "unknown", fitted.catalogue.items.kind)
+        _check_rules(self.job, fitted.catalogue)
+        if publish.model.exists():
+            self.file_hash = load(publish.model).fitted_.file_hash
+        names = ("metric", "value", "error", "asked")
+        self.record |= {name: model.notes_[name] for name in names if name in model.notes_}
+        size = fitted.size._asdict()
+        self.record |= {name: size[name] for name in ("users", "items", "pairs")}
+        self.record["reasons"].append(f"rolled back to {earlier.name}")
+        with self._stage("publish"):
+            self._publish(model)
+
     def _work(self) -> None:
         job = self.job
         check_tables(job)  # before anything takes time
@@ -241,7 +282,8 @@ class _Night:
         with self._stage("read"):
             data = self._data(published)
         check_tables(job, data.users.kind, data.items.kind)
-        _check_rules(job, data)
+        table = None if data.table is None else data.table.over(data.items)
+        _check_rules(job, Catalogue(data.items, data.titles, data.popularity, data.n_users, table=table))
         size = {"users": data.n_users, "items": data.n_items, "pairs": len(data)}
         moved = {"drift": None} if published is None else drift(published, data)
         recent = self.report.recent or ([] if published is None else [published.fitted_.size._asdict()])
@@ -369,10 +411,27 @@ class _Night:
             if name in batches:
                 _log.info("the batch %s was added before", name)
                 return old if new.table is None else old.with_table(new.table)
+            self._warn_of_old_events(old, new)
             new = add(old, new)
         new.origin = replace(origin_of_data(new), batches=(*batches, name))
         self.record["batch"] = name
         return new
+
+    def _warn_of_old_events(self, old: "Interactions", new: "Interactions") -> None:
+        """Warn of new events that the model may have already, if they would then count twice."""
+        was, more = origin_of_data(old), origin_of_data(new)
+        adds_up = not was.is_binary and was.rules.get("duplicates", "sum") == "sum"
+        if not adds_up or was.times is None or more.times is None:
+            return
+        last = int(was.times.max())
+        if count := int((more.times <= last).sum()):
+            latest = np.datetime64(last, "us").astype("M8[s]")
+            warning = (
+                f"{count:,} of {counted(len(new), 'new pair')} are not later than {latest}, "
+                "the latest time of the model: if their events are in it, they count twice"
+            )
+            _log.warning(warning)
+            self.record["reasons"].append(warning)
 
     # ── publishing ────────────────────────────────────────────────────────────────────────────────
 
@@ -400,11 +459,14 @@ class _Night:
                 self.record["rows"][what] = rows
                 _log.info("%s rows of %s for %s", f"{rows:,}", what, sink.where)
                 self._guard([] if rows else [f"there are no {what} to publish"])
-            names = ("started", "metric", "value", "error", "asked")
-            results = {name: self.record[name] for name in names if name in self.record}
-            notes = {**results, "fit_seconds": self.record["seconds"]["fit"]}
-            mode = publish.permissions or (0o600 if publish.histories else None)
-            model.save(new, include_histories=publish.histories, notes=notes, mode=mode)
+            if self.earlier is not None:
+                shutil.copy2(self.earlier, new)  # with its time: it is as old as it was
+            else:
+                names = ("started", "metric", "value", "error", "asked")
+                results = {name: self.record[name] for name in names if name in self.record}
+                notes = {**results, "fit_seconds": self.record["seconds"]["fit"]}
+                mode = publish.permissions or (0o600 if publish.histories else None)
+                model.save(new, include_histories=publish.histories, notes=notes, mode=mode)
             if target.exists():
                 keep_owner(target, new)
             kept = _copy(target, earlier)
@@ -457,6 +519,7 @@ def _remove_old(target: Path, keep: int, latest: Path | None) -> None:
     for path in old[: max(len(old) - keep, 0)]:
         with suppress(OSError):  # another user's file, perhaps: the new model is published all the same
             path.unlink()
+            _beside(path, "lock").unlink(missing_ok=True)
 
 
 def _peak_memory() -> int:
