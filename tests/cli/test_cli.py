@@ -28,6 +28,7 @@ import pytest
 import mrfrec
 import mrfrec.cli
 from mrfrec.answers.question import Question
+from mrfrec.cli import doctor
 from mrfrec.io.artifact import describe
 from mrfrec.io.databases import redacted
 from mrfrec.models.registry import MODELS
@@ -340,6 +341,22 @@ def test_doctor_finds_this_machine_well(tmp_path: Path) -> None:
         assert re.search(rf"^{extra} +(\d+\.\d+|not installed \(the extra \w+\)).* ok$", done.out, re.M)
     assert re.search(r"^GPU.* (on the CPU|free) +ok$", done.out, re.MULTILINE)
     assert listing(tmp_path) == []
+
+
+def test_doctor_counts_compiled_functions_after_its_test_has_compiled_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled: list[str] = []
+    tested = ("self-test", "", "")
+    monkeypatch.setattr(doctor, "_libraries", dict)
+
+    def test() -> doctor.Finding:
+        compiled.append("f")
+        return tested
+
+    monkeypatch.setattr(doctor, "_self_test", test)
+    monkeypatch.setattr(doctor, "_machine_code", lambda: ("compiled code", f"{len(compiled)} functions", ""))
+    assert list(doctor.examine())[-2:] == [("compiled code", "1 functions", ""), tested]
 
 
 def test_doctor_finds_a_library_that_cannot_be_imported(

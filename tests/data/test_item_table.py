@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import mrfrec
-from mrfrec import MRF, DataError, ModelFileError, ParameterError, read_item_table
+from mrfrec import MRF, DataError, ModelFileError, ParameterError, read_interactions, read_item_table
 from mrfrec.data.item_table import Column, ItemTable
 from mrfrec.io.artifact import open_file, write_file
 from mrfrec.models import Popularity
@@ -189,7 +189,15 @@ def test_several_rows_of_an_item_must_agree() -> None:
 def test_a_model_keeps_the_columns_of_its_items(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "mrfrec"):
         model = Popularity().fit(EVENTS, items=TABLE)
-    assert "3 of 3 items have a row in the table of items; it has 1 of other items" in caplog.text
+    assert caplog.text.count("3 of 3 items have a row in the table of items; it has 1 of other items") == 1
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "mrfrec"):
+        data = read_interactions(EVENTS).with_table(read_item_table(TABLE))
+        Popularity().fit(Popularity().fit(data).fitted_.data_for("a fit"))
+        assert caplog.text.count("have a row") == 1
+        Popularity().fit(EVENTS, items=TABLE.filter(pl.col("sku") != "x"))
+        assert caplog.text.count("have a row") == 1
+    assert repr(read_item_table(TABLE[:1])).startswith("ItemTable(1 item, ")
     model.save(tmp_path / "a.mrf", include_histories=True)
     loaded = mrfrec.load(tmp_path / "a.mrf")
     for table in (model.catalogue.table, loaded.catalogue.table):

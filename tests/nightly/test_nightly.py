@@ -502,6 +502,8 @@ SINK = f'[publish.similar]\nto = "{URL}"\ntable = "t"\n'
         ('data = "events.csv"', 'data = [""]', r"source\.data\.0 must be the name of a file"),
         ("[guard]", "[gard]", r"gard must be one of the keys guard.*got 'gard'"),
         ("metric =", "metrik =", r"guard\.metrik must be one of the keys"),
+        ("metric =", 'colour = 1\nmetrik =', r"guard\.colour and metrik must be one of the keys"),
+        ("[publish]\nmodel", "metrik = 1\n[publish]\nmodle", r"guard\.metrik must .*publish\.modle must"),
         ('metric = "ndcg@5"', 'metric = "ndgc@5"', r"guard\.metric must be .*ndcg"),
         ("[guard]", '[machine]\nthreads = "x"\n[guard]', r"machine\.threads must be a whole number"),
         ('data = "events.csv"', 'data = "x.csv"\nmode = "update"\nmin_items = 2', "min_items, which"),
@@ -820,7 +822,8 @@ def test_table_that_cannot_be_replaced_is_found_before_anything_is_read(
 ) -> None:
     grants = "grant select on events to guest; grant create on schema public to guest"
     for statements, table, message in (
-        (f"{grants}; create schema shut", "shut.recs", "permission denied for schema shut"),
+        (f"{grants}; create schema shut", "shut.recs",
+         r"table shut\.recs cannot be created: permission denied for schema shut; .*grant create"),
         ("create table recs (id integer, note text)", "recs", r"recs has the columns id, note"),
         (f"drop table recs; create table recs ({COLUMNS}); grant insert on recs to guest", "recs",
          "needs the grant delete"),

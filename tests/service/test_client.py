@@ -278,6 +278,11 @@ def test_a_key_is_sent(shop: Path, tmp_path: Path) -> None:
                 assert len(client.search("milk")) >= 1
         with Client(url) as client, pytest.raises(ServiceError, match="says 401: a key is needed") as error:
             client.search("milk")
+        with (
+            Client(url, f"{key}x") as client,
+            pytest.raises(ServiceError, match="401: this key is not known"),
+        ):
+            client.search("milk")
     assert error.value.status == 401
 
 

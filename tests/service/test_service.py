@@ -109,6 +109,7 @@ def test_ids_of_any_characters_come_back_as_they_were(client: httpx.Client) -> N
             422,
             "got 1 more than once",
         ),
+        ({"where": "price < 5"}, 422, 'where: must be an object such as {"price": {"most": 5}}, not SQL.'),
         ({"where": {"price": None}}, 422, "where.price: must be a text, a number, true or false, a list of"),
         ({"where": {"bool": [None]}}, 422, "where.bool.0: must be a text, a number, true or false."),
         ({"where": {"price": {"least": [1]}}}, 422, "where.price.least: must be a number, a date or a time."),

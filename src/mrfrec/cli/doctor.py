@@ -60,8 +60,9 @@ def examine() -> Iterator[Finding]:
     yield "memory", f"{human_bytes(memory)} free", low
     for library in blas_libraries():
         yield "BLAS", library, ""
+    tested = _self_test()  # which compiles what was not
     yield _machine_code()
-    yield _self_test()
+    yield tested
 
 
 def _libraries() -> dict[str, str]:

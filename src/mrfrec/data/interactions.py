@@ -224,7 +224,7 @@ class Interactions:
         """Return these interactions with a table of items, which a model keeps; it may give them titles."""
         out = copy.copy(self)
         out.table = table
-        out.titles = table.titles_for(self.items, self.titles)
+        out.titles = table.titles_for(self.items, self.titles, is_new=table is not self.table)
         return out
 
     def with_features(self, features: ItemFeatures) -> "Interactions":

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.checks import shortened
+from mrfrec.checks import counted, shortened
 from mrfrec.data.ids import Ids, Texts
 from mrfrec.errors import DataError, ParameterError
 
@@ -155,7 +155,7 @@ class ItemTable:
 
     def __repr__(self) -> str:
         read = ", ".join(f"{name} ({column.kind})" for name, column in self.columns.items())
-        return f"ItemTable({len(self):,} items, {read})"
+        return f"ItemTable({counted(len(self), 'item')}, {read})"
 
     @property
     def kinds(self) -> dict[str, ColumnKind]:
@@ -199,17 +199,20 @@ class ItemTable:
         rows = self.find(items)
         return ItemTable(items, {name: column.at(rows) for name, column in self.columns.items()})
 
-    def titles_for(self, items: Ids, titles: Texts | None) -> Texts | None:
-        """Return titles of items, with those of this table where they have none; log what it knows of them.
+    def titles_for(self, items: Ids, titles: Texts | None, *, is_new: bool = True) -> Texts | None:
+        """Return titles of items, with those of this table where they have none.
 
-        Raises if it knows none of the items.
+        The log says if some items or rows are without the other, unless the table is not new to them. Raises
+        if it knows none of the items.
         """
         rows = self.find(items)
         known = rows >= 0
         if not known.any():
             raise DataError("the table of items names none of the items of the model: are the ids the same?")
-        counts = (f"{x:,}" for x in (known.sum(), len(items), len(self) - known.sum()))
-        _log.info("%s of %s items have a row in the table of items; it has %s of other items", *counts)
+        counts = known.sum(), len(items), len(self) - known.sum()
+        if is_new and not len(items) == len(self) == known.sum():
+            shown = (f"{x:,}" for x in counts)
+            _log.info("%s of %s items have a row in the table of items; it has %s of other items", *shown)
         if self.titles is None:
             return titles
         others = [*self.titles, ""]  # the last is that of −1

@@ -31,7 +31,7 @@ Array = npt.NDArray[Any]
 Facts = dict[str, Any]
 
 _MOST_BASES = 16  # kept for one state; each holds a few numbers per item
-_SAVE_WITH = "save it with include_histories=True (--histories at the command line)."
+_SAVE_WITH = "save it with include_histories=True (--histories; in a job histories = true in [publish])."
 
 
 class Runtime(NamedTuple):

@@ -55,7 +55,7 @@ def find_roles(
         if len(fitting) == 1 and not (role == "title" and _letters(fitting[0]) == "name"):
             roles[role] = fitting[0]
         elif role in needed:
-            named_by = f"{role}=… of read_interactions (--{role}-column)"
+            named_by = f'{role}=… of read_interactions (--{role}-column; in a job {role} = "…" in [source])'
             headless = "needs one, or names for all: columns=… of read_interactions (fit --columns)"
             raise _unclear(table, role, f". Name it: {named_by}. A file without a header line {headless}.")
     for (role, name), (other, same) in pairwise(sorted(roles.items(), key=lambda pair: pair[1])):
@@ -109,7 +109,7 @@ def check_that_rows_may_be_counted(table: Source, roles: dict[str, str]) -> None
     if others:
         raise DataError(
             f"{table.name}: which column holds the values? It may be one of {name_list(others)}: name it by "
-            "value=… of read_interactions (--value-column)."
+            'value=… of read_interactions (--value-column; in a job value = "…" in [source]).'
         )
 
 

@@ -230,7 +230,15 @@ class _Target:
             self.prepare()
         if not self._exists():
             key = f"primary key ({_quoted(next(iter(self._schema)))}, {_quoted(self._rank)})"
-            self._cursor.execute(f"create table {self._table} ({self._types}, {key})")
+            try:
+                self._cursor.execute(f"create table {self._table} ({self._types}, {key})")
+            except Exception as error:
+                if "permission denied" not in str(error):
+                    raise
+                raise DataError(
+                    f"{self._shown} cannot be created: permission denied for schema {self.names[0]}; the "
+                    f"role needs the grant create: grant usage, create on schema {self.names[0]} to …"
+                ) from None
         elif self.dialect.lock and not rehearse:
             self._cursor.execute(self.dialect.lock.replace("{table}", self._table))
         self._change(f"delete from {self._table}{' where false' if rehearse else ''}")

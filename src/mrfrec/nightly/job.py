@@ -18,6 +18,7 @@ from pydantic import model_validator as check_section
 
 from mrfrec.answers.columns import RECOMMENDATION_COLUMNS, SIMILAR_COLUMNS
 from mrfrec.answers.question import Question
+from mrfrec.checks import in_words
 from mrfrec.data.provenance import Origin
 from mrfrec.errors import DataError, MrfrecError, ParameterError
 from mrfrec.evaluation.metrics import parse
@@ -77,9 +78,10 @@ class JobSection(BaseModel):
     @classmethod
     def _check_keys(cls, content: Any) -> Any:
         known = sorted(cls.model_fields.keys() | cls.further_keys)
-        for name in content if isinstance(content, dict) else ():
-            if name not in known:
-                raise ParameterError(name, f"one of the keys {', '.join(known)}", name)
+        wrong = [name for name in content if name not in known] if isinstance(content, dict) else []
+        if wrong:
+            name = in_words(wrong)
+            raise ParameterError(name, f"one of the keys {', '.join(known)}", name)
         return content
 
 
@@ -321,8 +323,12 @@ def read_job(path: "str | PathLike[str]", day: str | None = None) -> Job:
 
 
 def _refusal(file: Path, error: ValidationError) -> MrfrecError:
-    """Turn the first error of pydantic into one of ours, which names the key, the rule and the value."""
-    first = error.errors(include_url=False)[0]
+    """Turn the errors of pydantic into one of ours, which names each key, the rule and the value."""
+    found = [_refusal_of(file, each) for each in error.errors(include_url=False)]
+    return found[0] if len(found) == 1 else DataError(" ".join(dict.fromkeys(map(str, found))))
+
+
+def _refusal_of(file: Path, first: Any) -> MrfrecError:
     name = ".".join(map(str, first["loc"]))
     value = first["input"]
     reason = first.get("ctx", {}).get("error")

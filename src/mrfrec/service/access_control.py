@@ -100,8 +100,9 @@ class AccessControl:
         if key is None:
             # Browsers ask for a password if challenged by Basic: wanted on the page, not in the API.
             challenge = "Bearer" if info.path.startswith("/v1/") else "Basic"
+            wrong = "this key is not known; one is needed" if secret.strip() else "a key is needed"
             raise ProblemError(
-                401, "a key is needed, as Authorization: Bearer KEY or X-API-Key: KEY.",
+                401, f"{wrong}, as Authorization: Bearer KEY or X-API-Key: KEY.",
                 {"WWW-Authenticate": f'{challenge} realm="mrfrec"'},
             )  # fmt: skip
         info.key = key.name

@@ -213,6 +213,8 @@ def _what_is_wrong(errors: Sequence[Mapping[str, Any]]) -> str:
     place = deepest["loc"]
     unknown = deepest["type"] == "extra_forbidden"
     rule = "no field of this name is known" if unknown else deepest["msg"].rstrip(".")
+    if place[1:] == ("where",) and deepest["type"] == "dict_type":
+        rule = 'must be an object such as {"price": {"most": 5}}, not SQL'
     if len(place) == 1:
         return "the body must be a JSON object."
     if place[1] in ("where", "boost") and len(place) > 3 and place[-1] in _TYPES:
