@@ -131,7 +131,7 @@ def save_tagged(path: Path) -> Path:
 def save_carried(path: Path) -> Path:
     """Fit a model of 90 items in ten groups, g0 to g89, to people who like one group each.
 
-    Nobody has g80 to g89, to which weights of alike items are carried over.
+    Nobody has g80 to g89, to which weights of alike items are carried over, as large as their own.
     """
     rng = np.random.default_rng(4)
     liked = np.where(np.arange(80) % 10 == rng.integers(0, 10, 1200)[:, None], 0.4, 0.01)
@@ -144,8 +144,12 @@ def save_carried(path: Path) -> Path:
             "part": [f"part {i % 10} {i // 10 % 3}" for i in range(90)],
         }
     )
-    model = MRF(threads=1, rank=0).fit(table, item_features=items.select("item", "part"), items=items)
-    model.save(path)
+    known = {"item_features": items.select("item", "part"), "items": items}
+    measured = MRF(threads=1, rank=0).fit(table, **known).measured_
+    assert measured is not None
+    assert measured.carry is not None
+    measured = replace(measured, carry=measured.carry._replace(value=1.0))
+    MRF(threads=1, rank=0).fit(table, **known, measured=measured).save(path)
     return path
 
 
