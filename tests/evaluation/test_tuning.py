@@ -18,10 +18,10 @@ from mrfrec.core import blocks, closed_form, pattern, statistics
 from mrfrec.data.catalogue import DataSize
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation import at_time, climb, compare, grids, read_events, strong_generalisation, study, tune
-from mrfrec.evaluation.protocol import evaluate, evaluate_fitted
+from mrfrec.evaluation.protocol import Comparison, evaluate, evaluate_fitted
 from mrfrec.evaluation.questions import Questions, Split, popularity_differs
 from mrfrec.evaluation.report import of_comparison, of_tuning
-from mrfrec.models import EASE, Popularity
+from mrfrec.models import EASE, SLIM, Popularity
 from mrfrec.models.climbing import RidgeMultiples, value_at
 from mrfrec.models.registry import MODELS, build, model_class
 
@@ -419,6 +419,20 @@ def test_wrong_arguments_are_named(split: Split, wrong: Callable[[Split], Any], 
         wrong(split)
 
 
+def test_a_model_is_given_by_its_class_or_as_it_is(split: Split, valued: Any) -> None:
+    valued(lambda _: 1.0)
+    assert climb(split, "ndcg@10", model=SLIM).model == "SLIM"
+    found = climb(split, "ndcg@10", model=SLIM(l1=7.0), vary={"l2": [1.0]})
+    assert [trial.parameters for trial in found.trials] == [{"l1": 7.0, "l2": 1.0}]
+
+    class Unknown(SLIM):
+        pass
+
+    for model in (Unknown, Unknown()):
+        with pytest.raises(ParameterError, match=r"Call mrfrec\.register with your own class first"):
+            tune(split, POINTS, model=model)
+
+
 # ── time ──────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -502,6 +516,12 @@ def test_a_climb_keeps_what_times_have_taught(timed: Split, fixed: Parameters, t
     found.save(tmp_path / "best.json")
     _, parameters = read_parameters(tmp_path / "best.json")
     assert evaluate(MRF(**parameters), within, "ndcg@20").mean("ndcg@20").mean == start.value
+
+
+def test_durations_of_results_are_texts(timed: Split) -> None:
+    found = evaluate(MRF(half_life="90d", pause="12h", measure=False), timed, "ndcg@10")
+    values = of_comparison(Comparison([found])).data["models"][0]["values"]
+    assert (values["half_life"], values["pause"]) == ("90d", "12h")
 
 
 def test_a_climb_varies_what_fades(timed: Split, valued: Any) -> None:

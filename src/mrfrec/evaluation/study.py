@@ -26,8 +26,8 @@ from mrfrec.evaluation.metrics import DEFAULTS, Metric, parse_all, within
 from mrfrec.evaluation.protocol import Ties, evaluate, warn_of_another_plan
 from mrfrec.evaluation.questions import Questions, Split, check_type, popularity_differs
 from mrfrec.io.atomic import expanded, writing
-from mrfrec.models.recommender import FitContext
-from mrfrec.models.registry import build
+from mrfrec.models.recommender import FitContext, Recommender
+from mrfrec.models.registry import build, kind_of
 from mrfrec.shown import Tabular, parameter_text
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Study:
         self,
         split: Split,
         metric: str | None,
-        model: str,
+        model: "str | type[Recommender] | Recommender",
         fixed: Parameters | None,
         minutes: float | None,
         path: "str | os.PathLike[str] | None",
@@ -170,7 +170,8 @@ class Study:
             (self.metric,) = parse_all(wanted, split.training.n_items)
         except ParameterError as error:
             raise error.named("metric") from None
-        fixed = dict(fixed or {})
+        model, own = kind_of(model)
+        fixed = {**own, **(fixed or {})}
         made = build(model, fixed, machine)
         self._measuring: Parameters = {}
         if "measure" in made.parameters:  # once, before the trials
@@ -181,7 +182,7 @@ class Study:
             made.check_ready(client)
         self.usual = made.parameters  # a climb replaces "auto" by its starting values
         self.measured: dict[str, Any] = {}  # and what is measured
-        self.model = type(made).__name__
+        self.model = model
         self._ties = ties
         self._client = client
         # Parameters that change no result do not identify a trial.

@@ -15,6 +15,7 @@ from mrfrec.evaluation.protocol import Ties
 from mrfrec.evaluation.questions import Split
 from mrfrec.evaluation.study import Improved, Study, Trial, Tuning
 from mrfrec.models.climbing import Axis, Place, RidgeMultiples, climb_along, value_at
+from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import build
 
 MINUTES = 10.0
@@ -27,7 +28,7 @@ def tune(
     points: Iterable[Parameters],
     metric: str | None = None,
     *,
-    model: str = "MRF",
+    model: "str | type[Recommender] | Recommender" = "MRF",
     fixed: Parameters | None = None,
     minutes: float | None = None,
     study: "str | os.PathLike[str] | None" = None,
@@ -47,6 +48,8 @@ def tune(
     metric
         The metric to maximise, such as "recall@20". By default "ndcg@100", with fewer places for fewer
         items.
+    model
+        The name of a model, or its class. Of a model, all trials share the parameters that it was given.
     fixed
         Parameters that all trials share.
     minutes
@@ -78,7 +81,7 @@ def climb(
     split: Split,
     metric: str | None = None,
     *,
-    model: str = "MRF",
+    model: "str | type[Recommender] | Recommender" = "MRF",
     vary: Mapping[str, Axis] | None = None,
     fixed: Parameters | None = None,
     grid: bool = False,
