@@ -453,6 +453,22 @@ def test_no_trial_begins_when_the_time_is_up(
     assert len(tune(split, points, "ndcg@10", model="EASE", minutes=0.001).trials) == 1
 
 
+def test_as_many_points_are_compared_as_asked_for(split: Split, tmp_path: Path) -> None:
+    study = tmp_path / "trials.jsonl"
+    for count in (1, 3, 2):  # those of the file count
+        found = climb(split, "ndcg@10", model="EASE", minutes=None, trials=count, study=study)
+        assert len(found.trials) == count
+    assert len(study.read_text().splitlines()) == 1 + 3
+    of_two = of_tuning(found)
+    assert of_two.about[1] == "EASE: 2 points tried"
+    assert of_two.notes[0].startswith("The best of 2 points tried: ")
+    assert not found.out_of_time
+    alone = of_tuning(tune(split, POINTS, "ndcg@10", trials=1))
+    assert alone.notes[0].startswith("The best of 1 point tried: ")
+    with pytest.raises(ParameterError, match="trials must be a whole number, 1 or more"):
+        climb(split, trials=0)
+
+
 def test_progress_shows_the_first_fit_and_follows_the_limit_of_time(split: Split) -> None:
     steps: list[tuple[str, int, int]] = []
     climb(split, "ndcg@10", model="EASE", minutes=5, progress=lambda *step: steps.append(step))

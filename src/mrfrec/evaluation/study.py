@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mrfrec import __version__, figures
-from mrfrec.checks import check_number, warn
+from mrfrec.checks import check_count, check_number, warn
 from mrfrec.core.progress import Progress
 from mrfrec.errors import DataError, MemoryPlanError, NumericalError, ParameterError
 from mrfrec.evaluation.grids import Parameters, plain
@@ -156,9 +156,11 @@ class Study:
         machine: Parameters | None,
         progress: Progress | None,
         client: Any,
+        trials: int | None = None,
     ) -> None:
         if minutes is not None:
             minutes = check_number("minutes", minutes, "above 0", lambda x: x > 0)
+        self._most = math.inf if trials is None else check_count("trials", trials)
         if path is not None and (not isinstance(path, str | os.PathLike) or Path(path).is_dir()):
             raise ParameterError("study", "a file, or None", path)
         if not isinstance(machine or {}, Mapping) or set(machine or {}) - _MACHINE:
@@ -233,6 +235,8 @@ class Study:
         """Try a point, or return its earlier trial; None if the time is up, except for the first."""
         parameters = {**self.fixed, **self.measured, **point}
         same = next((trial for trial in self.trials if trial.parameters == parameters), None)
+        if len(self.competing) >= self._most and not any(same is trial for trial in self.competing):
+            return None
         if same is None:
             if self.trials and self.elapsed > self.budget:
                 self._out_of_time = True

@@ -31,6 +31,7 @@ def tune(
     model: "str | type[Recommender] | Recommender" = "MRF",
     fixed: Parameters | None = None,
     minutes: float | None = None,
+    trials: int | None = None,
     study: "str | os.PathLike[str] | None" = None,
     improved: Improved | None = None,
     ties: Ties = "popularity",
@@ -54,6 +55,9 @@ def tune(
         Parameters that all trials share.
     minutes
         Time for all trials: none is begun later, except the first.
+    trials
+        The most points to compare, those of `study` and that of the default included. What a model measures
+        before them does not count.
     study
         A file of trials: those in it are not run again.
     improved
@@ -67,7 +71,9 @@ def tune(
     if not wanted or not all(isinstance(point, Mapping) for point in wanted):
         raise ParameterError("points", "a list of parameters such as grid(l2=[1, 3])", points)
     with showing(progress) as report:
-        run = Study(split, metric, model, fixed, minutes, study, improved, ties, machine, report, client)
+        run = Study(
+            split, metric, model, fixed, minutes, study, improved, ties, machine, report, client, trials
+        )
         for point in wanted:  # refuse bad parameters before the first trial
             build(run.model, {**run.fixed, **plain(point)})
         run.wanted = len(wanted)
@@ -86,6 +92,7 @@ def climb(
     fixed: Parameters | None = None,
     grid: bool = False,
     minutes: float | None = MINUTES,
+    trials: int | None = None,
     study: "str | os.PathLike[str] | None" = None,
     improved: Improved | None = None,
     ties: Ties = "popularity",
@@ -115,7 +122,9 @@ def climb(
     """
     check_flag("grid", grid)
     with showing(progress) as report:
-        run = Study(split, metric, model, fixed, minutes, study, improved, ties, machine, report, client)
+        run = Study(
+            split, metric, model, fixed, minutes, study, improved, ties, machine, report, client, trials
+        )
         return _climbed(run, vary, grid)
 
 
