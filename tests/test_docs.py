@@ -346,7 +346,7 @@ def test_messages_that_pages_quote_are_those_of_the_package() -> None:
         ("mrfrec evaluate e.csv --model 'SLIM: l3=1'", "l3"),
         ("mrfrec tune e.csv --vary l3=1,2", "no parameter l3"),
         ("mrfrec evaluate e.csv --metrics gain@5", "gain@5"),
-        ("tune --trials", "No such option: --trials"),
+        ("tune --epochs", "No such option: --epochs"),
         ("--dry-run --rate 5", "no command takes"),  # each exists, but not together
         ("```sh\nmrfrec fit events.csv\n```\n", "output"),  # in a block it must be whole
         ("```sh\ncurl URL | mrfrec fit - \\\n    -o m.mrf --no && ls  # mrfrec\n```\n", "option: --no"),

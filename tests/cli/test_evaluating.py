@@ -240,7 +240,7 @@ def test_models_and_their_plans_are_printed_and_the_device_is_for_those_that_hav
     assert "few: MRF, sparsity=0.3. Fitted: sparse model (l2=" in out
     assert out.count("Fitted:") == 2
     out = run("tune events.csv -o best.json --vary l2=1,2 --method grid")
-    assert "The best: dense model (l2=" in out
+    assert re.search(r"The best of \d+ points tried: dense model \(l2=", out)
     assert json.loads(Path("best.json").read_text())["tuned"]["plan"].startswith("dense model (l2=")
 
 

@@ -350,6 +350,10 @@ def test_models_are_compared_user_by_user(split: Split) -> None:
         assert difference == pytest.approx(values.mean() - others.mean(), abs=1e-12)
         assert p == pytest.approx(scipy.stats.ttest_rel(values, others).pvalue)
     assert tuple(found.paired("dense", "ndcg@10")) == (0.0, 0.0, 1.0)
+    for parameter, names in {"model": ("dens",), "against": ("dense", "dens")}.items():
+        rule = rf"{parameter} must be one of those compared: dense, .*; got 'dens'. Did you mean 'dense'"
+        with pytest.raises(ParameterError, match=rule):
+            found.paired(names[0], "ndcg@10", *names[1:])
 
 
 def test_metrics_of_more_places_than_items_or_not_measured_are_refused(split: Split) -> None:

@@ -743,3 +743,10 @@ def test_titles_of_items_that_only_targets_have_are_kept() -> None:
     split = given(training, targets)
     assert list(split.training.items) == ["a", "b", "c"]
     assert list(split.training.titles or []) == ["A", "B", "C"]
+
+
+def test_a_tenth_of_the_users_who_are_left_is_held_out_by_default() -> None:
+    events = events_of([(user, item) for user in range(60) for item in range(9 if user < 40 else 3)])
+    made = strong_generalisation(events)
+    assert (len(made.test.users), made.training.n_users) == (4, 32)
+    assert made.test.users == strong_generalisation(events, 4).test.users

@@ -18,10 +18,10 @@ from mrfrec.core import blocks, closed_form, pattern, statistics
 from mrfrec.data.catalogue import DataSize
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation import at_time, climb, compare, grids, read_events, strong_generalisation, study, tune
-from mrfrec.evaluation.protocol import evaluate, evaluate_fitted
+from mrfrec.evaluation.protocol import Comparison, evaluate, evaluate_fitted
 from mrfrec.evaluation.questions import Questions, Split, popularity_differs
 from mrfrec.evaluation.report import of_comparison, of_tuning
-from mrfrec.models import EASE, Popularity
+from mrfrec.models import EASE, SLIM, Popularity
 from mrfrec.models.climbing import RidgeMultiples, value_at
 from mrfrec.models.registry import MODELS, build, model_class
 
@@ -419,6 +419,20 @@ def test_wrong_arguments_are_named(split: Split, wrong: Callable[[Split], Any], 
         wrong(split)
 
 
+def test_a_model_is_given_by_its_class_or_as_it_is(split: Split, valued: Any) -> None:
+    valued(lambda _: 1.0)
+    assert climb(split, "ndcg@10", model=SLIM).model == "SLIM"
+    found = climb(split, "ndcg@10", model=SLIM(l1=7.0), vary={"l2": [1.0]})
+    assert [trial.parameters for trial in found.trials] == [{"l1": 7.0, "l2": 1.0}]
+
+    class Unknown(SLIM):
+        pass
+
+    for model in (Unknown, Unknown()):
+        with pytest.raises(ParameterError, match=r"Call mrfrec\.register with your own class first"):
+            tune(split, POINTS, model=model)
+
+
 # ── time ──────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -437,6 +451,22 @@ def test_no_trial_begins_when_the_time_is_up(
     assert now == [350.0]
     points = [{"l2": float(x)} for x in range(1, 20)]
     assert len(tune(split, points, "ndcg@10", model="EASE", minutes=0.001).trials) == 1
+
+
+def test_as_many_points_are_compared_as_asked_for(split: Split, tmp_path: Path) -> None:
+    study = tmp_path / "trials.jsonl"
+    for count in (1, 3, 2):  # those of the file count
+        found = climb(split, "ndcg@10", model="EASE", minutes=None, trials=count, study=study)
+        assert len(found.trials) == count
+    assert len(study.read_text().splitlines()) == 1 + 3
+    of_two = of_tuning(found)
+    assert of_two.about[1] == "EASE: 2 points tried"
+    assert of_two.notes[0].startswith("The best of 2 points tried: ")
+    assert not found.out_of_time
+    alone = of_tuning(tune(split, POINTS, "ndcg@10", trials=1))
+    assert alone.notes[0].startswith("The best of 1 point tried: ")
+    with pytest.raises(ParameterError, match="trials must be a whole number, 1 or more"):
+        climb(split, trials=0)
 
 
 def test_progress_shows_the_first_fit_and_follows_the_limit_of_time(split: Split) -> None:
@@ -502,6 +532,12 @@ def test_a_climb_keeps_what_times_have_taught(timed: Split, fixed: Parameters, t
     found.save(tmp_path / "best.json")
     _, parameters = read_parameters(tmp_path / "best.json")
     assert evaluate(MRF(**parameters), within, "ndcg@20").mean("ndcg@20").mean == start.value
+
+
+def test_durations_of_results_are_texts(timed: Split) -> None:
+    found = evaluate(MRF(half_life="90d", pause="12h", measure=False), timed, "ndcg@10")
+    values = of_comparison(Comparison([found])).data["models"][0]["values"]
+    assert (values["half_life"], values["pause"]) == ("90d", "12h")
 
 
 def test_a_climb_varies_what_fades(timed: Split, valued: Any) -> None:

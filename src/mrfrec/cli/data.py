@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from mrfrec.models.recommender import Recommender
     from mrfrec.shown import Report
 
-_HELDOUT = 10_000  # users held out at most by default
 _MIN_ITEMS = 5
 _OPTIONS_OF = {"strong": ("heldout", "hidden"), "leave-out": ("leave",), "time": ("at",), "last": ("leave",)}
 
@@ -122,9 +121,8 @@ class Data:
             except DataError as error:
                 raise DataError(f"{error} To hide one item of each user: {splits.LEAVE_ONE}.") from None
         if kind == "strong":
-            usual = heldout or max(min(events.n_users // 10, _HELDOUT), 1)
             made = splits.strong_generalisation(
-                events, usual if self.heldout is None else self.heldout, min_items=0, hidden=self.hidden,
+                events, heldout if self.heldout is None else self.heldout, min_items=0, hidden=self.hidden,
                 seed=self.seed,
             )  # fmt: skip
         elif kind == "time":

@@ -210,7 +210,14 @@ def tune(
         "Values of a parameter: l1=0.5,5. May be repeated. Parameters that are neither varied nor fixed by "
         "--model vary as usual for the model.",
     ] = None,
-    minutes: Annotated[float | None, "Time for all trials.  [default: 10 to climb, else no limit]"] = None,
+    minutes: Annotated[
+        float | None, "Time for all trials.  [default: 10 to climb without --trials, else no limit]"
+    ] = None,
+    trials: Annotated[
+        int | None,
+        "The most points to compare, that of the defaults included. Without --minutes, the time is then not "
+        "limited.",
+    ] = None,
     study: Annotated[Path | None, "Keep the trials in this .jsonl file, to continue if interrupted."] = None,
     ties: opt.TieRule = "popularity",
     form: opt.ReportFormat = None,
@@ -231,7 +238,7 @@ def tune(
       mrfrec tune events.csv -o best.json
       mrfrec tune events.csv -o best.json --minutes 60 --study trials.jsonl
       mrfrec tune events.csv -o best.json --method grid --vary sparsity=0.005,0.01 --vary l2=1,3,10
-      mrfrec tune events.csv -o slim.json --model SLIM
+      mrfrec tune events.csv -o slim.json --model SLIM --trials 10
       mrfrec tune events.csv -o wmf.json --model 'WMF: factors=64' --vary weight=1,5,20
     """  # fmt: skip
     from mrfrec.cli.models import make_models, only_model, parse_model, parse_vary
@@ -246,15 +253,16 @@ def tune(
     axes_of(spec.kind, varied, spec.parameters)  # refuses bad values before the data is read
     if best.suffix.lower() != ".json" or (study is not None and study.resolve() == best.resolve()):
         raise ParameterError("--output", "a .json file, and another one than --study", str(best))
-    if minutes is None and method == "climb":
+    if minutes is None and trials is None and method == "climb":
         minutes = tuning.MINUTES
     checked = prepared_split(data, settings, plot, defaults=["ndcg@100"], written=[best, study])
     workers = cluster_of(cluster, made)
     with workers as on_cluster, checked as (split, wanted, progress):
         result = tuning.climb(
             split, ",".join(wanted), model=spec.kind, fixed=spec.parameters, vary=varied,
-            grid=method == "grid", minutes=minutes, study=study, improved=lambda so_far: so_far.save(best),
-            ties=ties, machine=machine, progress=progress, **on_cluster,
+            grid=method == "grid", minutes=minutes, trials=trials, study=study,
+            improved=lambda so_far: so_far.save(best), ties=ties, machine=machine, progress=progress,
+            **on_cluster,
         )  # fmt: skip
         show(report.of_tuning(result), settings, data)
         result.save(best)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,6 +34,7 @@ from mrfrec.evaluation.metrics import (
     within,
 )
 from mrfrec.evaluation.questions import SEED, Questions, Split, check_type
+from mrfrec.fitted.measured import as_parameter
 from mrfrec.models.mrf.field import GaussianField
 from mrfrec.models.parameters import call_of, runtime_of, unfitted
 from mrfrec.models.recommender import Recommender
@@ -130,8 +132,17 @@ class Comparison(Tabular, Mapping[str, Evaluation]):
         situation: str | None = None,
     ) -> Paired:
         """Compare a model with another, by default the first, user by user; all or those in one situation."""
-        other = self[against] if against is not None else self.evaluations[0]
-        return paired(self[model].per_user(metric, situation), other.per_user(metric, situation))
+        other = self._named("against", against) if against is not None else self.evaluations[0]
+        one = self._named("model", model)
+        return paired(one.per_user(metric, situation), other.per_user(metric, situation))
+
+    def _named(self, parameter: str, model: str) -> Evaluation:
+        """Return the results of a model, or raise an error that suggests a name."""
+        if model in self:
+            return self[model]
+        near = get_close_matches(str(model), [*self], 1)
+        advice = f"Did you mean {near[0]!r}?" if near else ""
+        raise ParameterError(parameter, f"one of those compared: {', '.join(self)}", model, advice)
 
     def plot(self, metric: "str | Metric | None" = None) -> "Figure":
         """Draw the mean of each model with its standard error: of a metric, by default the first.
@@ -311,7 +322,8 @@ def evaluate_fitted(
             **model.fitted_.size._asdict(), "kind": type(model).__name__, "test_users": len(questions),
             "places": ranked.shape[1], "ties": ties,
             "plan": None if plan is None else str(plan.without_memory()),
-            "values": dict(model.fitted_.learned.values),  # the numbers that "auto" stood for
+            # What "auto" stood for, durations as they are given.
+            "values": {name: as_parameter(name, x) for name, x in model.fitted_.learned.values.items()},
             "measured": [] if model.measured_ is None else list(model.measured_.values),
             "new_items": questions.new_items, "new_targets": questions.new_targets,
             "rules": dict(rules or {}), "library": model.fitted_.library,

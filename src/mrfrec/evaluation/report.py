@@ -181,7 +181,7 @@ def of_tuning(tuning: Tuning, most: int = 10) -> Report:
     ]
     about = [
         f"split: {tuning.split}",
-        f"{tuning.model}: {len(tried):,} points tried"
+        f"{tuning.model}: {counted(len(tried), 'point')} tried"
         + (f", of which {len(failed):,} could not be fitted" if failed else ""),
     ]
     data = {
@@ -197,7 +197,7 @@ def of_tuning(tuning: Tuning, most: int = 10) -> Report:
         for trial in failed[:3]
     ]
     if ranked and tuning.best.plan:
-        notes.insert(0, f"The best: {tuning.best.plan}")
+        notes.insert(0, f"The best of {counted(len(tried), 'point')} tried: {tuning.best.plan}")
     if default is None:
         notes.append("The default parameters are not among the points tried, so the gain is not known.")
     if tuning.out_of_time:

@@ -30,12 +30,13 @@ from mrfrec.evaluation.questions import (
     with_targets,
 )
 
+_MOST_HELDOUT = 10_000  # users, by default
 LEAVE_ONE = "--split leave-out --leave 1 --min-items 2"  # works with fewer items per user
 
 
 def strong_generalisation(
     events: Events,
-    heldout: int,
+    heldout: int | None = None,
     *,
     min_items: int = 5,
     min_users: int = 0,
@@ -44,6 +45,7 @@ def strong_generalisation(
 ) -> Split:
     """Hold out `heldout` users for validation and as many for test, as Liang et al. (2018) do.
 
+    By default these are a tenth of the users, at most 10,000.
     Items with fewer than `min_users` users go first, then users with fewer than `min_items` items, one pass
     each. Users in ascending order of their ids are permuted; the last are the test users, those before them
     the validation users. Held-out users lose the items that no training user has. A share of the items of a
@@ -54,6 +56,7 @@ def strong_generalisation(
     """
     whole = check_type("events", events, Events).size
     events, without = _untimed(events.filtered(min_users=min_users, min_items=min_items))
+    heldout = max(min(events.n_users // 10, _MOST_HELDOUT), 1) if heldout is None else heldout
     rows = strong_rows(events, heldout, hidden=hidden, seed=seed)
     items = np.unique(events.item[rows["training"]])
     training = training_of(events, rows["training"], items)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mrfrec import __version__, figures
-from mrfrec.checks import check_number, warn
+from mrfrec.checks import check_count, check_number, warn
 from mrfrec.core.progress import Progress
 from mrfrec.errors import DataError, MemoryPlanError, NumericalError, ParameterError
 from mrfrec.evaluation.grids import Parameters, plain
@@ -26,8 +26,8 @@ from mrfrec.evaluation.metrics import DEFAULTS, Metric, parse_all, within
 from mrfrec.evaluation.protocol import Ties, evaluate, warn_of_another_plan
 from mrfrec.evaluation.questions import Questions, Split, check_type, popularity_differs
 from mrfrec.io.atomic import expanded, writing
-from mrfrec.models.recommender import FitContext
-from mrfrec.models.registry import build
+from mrfrec.models.recommender import FitContext, Recommender
+from mrfrec.models.registry import build, kind_of
 from mrfrec.shown import Tabular, parameter_text
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Study:
         self,
         split: Split,
         metric: str | None,
-        model: str,
+        model: "str | type[Recommender] | Recommender",
         fixed: Parameters | None,
         minutes: float | None,
         path: "str | os.PathLike[str] | None",
@@ -156,9 +156,11 @@ class Study:
         machine: Parameters | None,
         progress: Progress | None,
         client: Any,
+        trials: int | None = None,
     ) -> None:
         if minutes is not None:
             minutes = check_number("minutes", minutes, "above 0", lambda x: x > 0)
+        self._most = math.inf if trials is None else check_count("trials", trials)
         if path is not None and (not isinstance(path, str | os.PathLike) or Path(path).is_dir()):
             raise ParameterError("study", "a file, or None", path)
         if not isinstance(machine or {}, Mapping) or set(machine or {}) - _MACHINE:
@@ -170,7 +172,8 @@ class Study:
             (self.metric,) = parse_all(wanted, split.training.n_items)
         except ParameterError as error:
             raise error.named("metric") from None
-        fixed = dict(fixed or {})
+        model, own = kind_of(model)
+        fixed = {**own, **(fixed or {})}
         made = build(model, fixed, machine)
         self._measuring: Parameters = {}
         if "measure" in made.parameters:  # once, before the trials
@@ -181,7 +184,7 @@ class Study:
             made.check_ready(client)
         self.usual = made.parameters  # a climb replaces "auto" by its starting values
         self.measured: dict[str, Any] = {}  # and what is measured
-        self.model = type(made).__name__
+        self.model = model
         self._ties = ties
         self._client = client
         # Parameters that change no result do not identify a trial.
@@ -232,6 +235,8 @@ class Study:
         """Try a point, or return its earlier trial; None if the time is up, except for the first."""
         parameters = {**self.fixed, **self.measured, **point}
         same = next((trial for trial in self.trials if trial.parameters == parameters), None)
+        if len(self.competing) >= self._most and not any(same is trial for trial in self.competing):
+            return None
         if same is None:
             if self.trials and self.elapsed > self.budget:
                 self._out_of_time = True

@@ -15,6 +15,7 @@ from mrfrec.evaluation.protocol import Ties
 from mrfrec.evaluation.questions import Split
 from mrfrec.evaluation.study import Improved, Study, Trial, Tuning
 from mrfrec.models.climbing import Axis, Place, RidgeMultiples, climb_along, value_at
+from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import build
 
 MINUTES = 10.0
@@ -27,9 +28,10 @@ def tune(
     points: Iterable[Parameters],
     metric: str | None = None,
     *,
-    model: str = "MRF",
+    model: "str | type[Recommender] | Recommender" = "MRF",
     fixed: Parameters | None = None,
     minutes: float | None = None,
+    trials: int | None = None,
     study: "str | os.PathLike[str] | None" = None,
     improved: Improved | None = None,
     ties: Ties = "popularity",
@@ -47,10 +49,15 @@ def tune(
     metric
         The metric to maximise, such as "recall@20". By default "ndcg@100", with fewer places for fewer
         items.
+    model
+        The name of a model, or its class. Of a model, all trials share the parameters that it was given.
     fixed
         Parameters that all trials share.
     minutes
         Time for all trials: none is begun later, except the first.
+    trials
+        The most points to compare, those of `study` and that of the default included. What a model measures
+        before them does not count.
     study
         A file of trials: those in it are not run again.
     improved
@@ -64,7 +71,9 @@ def tune(
     if not wanted or not all(isinstance(point, Mapping) for point in wanted):
         raise ParameterError("points", "a list of parameters such as grid(l2=[1, 3])", points)
     with showing(progress) as report:
-        run = Study(split, metric, model, fixed, minutes, study, improved, ties, machine, report, client)
+        run = Study(
+            split, metric, model, fixed, minutes, study, improved, ties, machine, report, client, trials
+        )
         for point in wanted:  # refuse bad parameters before the first trial
             build(run.model, {**run.fixed, **plain(point)})
         run.wanted = len(wanted)
@@ -78,11 +87,12 @@ def climb(
     split: Split,
     metric: str | None = None,
     *,
-    model: str = "MRF",
+    model: "str | type[Recommender] | Recommender" = "MRF",
     vary: Mapping[str, Axis] | None = None,
     fixed: Parameters | None = None,
     grid: bool = False,
     minutes: float | None = MINUTES,
+    trials: int | None = None,
     study: "str | os.PathLike[str] | None" = None,
     improved: Improved | None = None,
     ties: Ties = "popularity",
@@ -123,7 +133,9 @@ def climb(
     """
     check_flag("grid", grid)
     with showing(progress) as report:
-        run = Study(split, metric, model, fixed, minutes, study, improved, ties, machine, report, client)
+        run = Study(
+            split, metric, model, fixed, minutes, study, improved, ties, machine, report, client, trials
+        )
         return _climbed(run, vary, grid)
 
 

@@ -98,6 +98,20 @@ def model_class(kind: str) -> type[Recommender]:
     return model
 
 
+def kind_of(model: "str | type[Recommender] | Recommender") -> tuple[str, dict[str, Any]]:
+    """Return the kind of a model that is given by its name, class or instance, and what an instance fixes."""
+    if isinstance(model, str) or not (inspect.isclass(model) or isinstance(model, Recommender)):
+        return model_class(model).__name__, {}
+    given = model if inspect.isclass(model) else type(model)
+    if kind_named(given.__name__) is None or model_class(given.__name__) is not given:
+        rule = f"one of {', '.join((*MODELS, *_registered))}"
+        raise ParameterError("model", rule, model, "Call mrfrec.register with your own class first.")
+    if not isinstance(model, Recommender):
+        return given.__name__, {}
+    usual = given.defaults()
+    return given.__name__, {name: x for name, x in model.parameters.items() if x != usual[name]}
+
+
 def build(kind: str, parameters: Mapping[str, Any], machine: Mapping[str, Any] | None = None) -> Recommender:
     """Build a model from the name of its kind and its parameters.
 
