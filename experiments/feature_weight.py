@@ -46,7 +46,9 @@ def main() -> None:
     text = (__doc__ or "").split("\n\n")[2].strip()
     made = f"`python -m experiments.feature_weight`, {datetime.date.today()}, {machine()}."
     page = ["# What users say of new items", text, "\n".join([head, *rows]), made]
-    (RESULTS / "feature-weight.md").write_text("\n\n".join(page) + "\n")
+    path = RESULTS / "feature-weight.md"
+    path.write_text("\n\n".join(page) + "\n")
+    print(f"wrote {path}")
 
 
 if __name__ == "__main__":

@@ -49,7 +49,9 @@ def page(folder: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path, help="with anime-5k-users/interactions.parquet")
-    (RESULTS / "variety.md").write_text(page(parser.parse_args().folder))
+    path = RESULTS / "variety.md"
+    path.write_text(page(parser.parse_args().folder))
+    print(f"wrote {path}")
 
 
 if __name__ == "__main__":

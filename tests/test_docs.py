@@ -92,6 +92,7 @@ PROMISES = {
     "Equal to the paper.": [
         "test_sparse_fit_equals_naive",
         "test_dense_fit_equals_naive_with_a_zero_diagonal",
+        "test_weights_are_those_of_the_paper_as_written_with_its_unit_of_lambda",
     ],
     "Quiet.": [
         "test_a_fresh_process_prints_nothing_and_warns_of_nothing",

@@ -40,6 +40,17 @@ def test_dense_equals_naive(real: bool, parameters: dict[str, Any]) -> None:
     )
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 0.75, 1.0])
+def test_weights_are_those_of_the_paper_as_written_with_its_unit_of_lambda(alpha: float) -> None:
+    rng = np.random.default_rng(0)
+    X = (rng.random((500, 30)) < rng.random(30) / 2).astype(float)
+    n, scale, l2 = len(X), X.std(axis=0) ** alpha, 6.0
+    Z = (X - X.mean(axis=0)) / scale
+    C = np.linalg.inv((Z.T @ Z + l2 * n**alpha * np.eye(30)) / n)  # Eq. 4, with λ = l2·n^α
+    B = (np.eye(30) - C / np.diag(C)) * scale / scale[:, None]
+    np.testing.assert_allclose(fit(X, l2=l2, alpha=alpha).weights_, B, rtol=0, atol=5e-15)
+
+
 def test_mean_constraint_holds_and_makes_offset_and_plain_scores_agree() -> None:
     X = random_matrix(6)
     X = X[:, X.std(axis=0) > 0]
