@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 
-from mrfrec import MRF, Interactions, MrfrecWarning
+from mrfrec import MRF, DataError, Interactions, MrfrecWarning, ParameterError
 from mrfrec.answers import selection
 from mrfrec.core.rows import Rows
 from mrfrec.fitted import scorers
@@ -183,7 +183,7 @@ def test_rows_come_back_in_the_library_of_the_question(library: str) -> None:
 def test_unknown_items_are_counted_once_for_all_histories() -> None:
     model = MRF.paper(l2=2.0).fit(named_data(text=False))
     with pytest.warns(
-        MrfrecWarning, match="history: 2 of 4 items are unknown to the model; ignored"
+        MrfrecWarning, match="history: 2 of 4 items are unknown to the model .*; ignored"
     ) as caught:
         model.recommend(history=[[2**40, 5], [6, 2**40 + 1]], k=2)
     assert len(caught) == 1
@@ -197,6 +197,27 @@ def test_scores_keep_the_precision_of_the_model() -> None:
     table = model.recommend(k=1)
     assert table.schema["score"] == pl.Float64
     np.testing.assert_array_equal(table["score"].to_numpy(), model.top_k(data.matrix, 1)[1][:, 0])
+
+
+def test_a_title_or_a_time_as_text_in_place_of_an_id_or_a_number_says_what_to_do() -> None:
+    data = named_data(text=False)
+    model = MRF.paper(l2=2.0).fit(data)
+    by_title = r"item ids are integers here; .* Find ids by title: search\(…\)\."
+    with pytest.raises(DataError, match=by_title):
+        model.recommend(history=["Iron Man Three (2013)"])
+    with pytest.raises(DataError, match=by_title):
+        model.similar_items("Alien")
+    wanted = r"numbers or datetimes, .*; got '2013-08-01'\. Convert a time by datetime\.fromisoformat"
+    with pytest.raises(ParameterError, match=wanted):
+        model.recommend(history={data.items[0]: "2013-08-01"})
+    with pytest.warns(
+        MrfrecWarning, match=r"1 of 1 users are unknown to the model \(the first is 999999\); they get"
+    ):
+        model.recommend(999999, k=1)
+    with pytest.warns(
+        MrfrecWarning, match=r"model \(the first is 999999\); ignored\. Find ids by title: search\(…\)"
+    ):
+        model.recommend(history=[999999], k=1)
 
 
 @pytest.mark.parametrize("text", [True, False], ids=["texts", "integers"])

@@ -1,5 +1,6 @@
 """`where`: conditions on the table of items, as a naive filter of its rows has them."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -201,6 +202,15 @@ def test_a_filter_that_keeps_nothing_says_so() -> None:
     model, _ = fitted()
     with pytest.warns(MrfrecWarning, match=r"that are allowed\. where leaves 0 items\."):
         assert len(model.recommend(100, where={"price": (99, None)})) == 0
+    model = copy.copy(model)
+    model.set_items(pl.DataFrame({"item": ["i00", "i01"], "brand": ["Alder", "Birch"]}))
+    with pytest.warns(
+        MrfrecWarning, match=r"where leaves 0 items\. No item has the brand 'ALDER': try 'Alder'\."
+    ):
+        model.recommend(100, where={"brand": "ALDER"})
+    with pytest.warns(MrfrecWarning, match=r"No item has the brand 'x'\.$"):
+        model.recommend(100, where={"brand": ["x"]})
+    model, _ = fitted()
     with pytest.warns(MrfrecWarning, match="where leaves 0 items"):
         assert len(model.recommend(100, where={"brand": "nobody's", "tags": []})) == 0
     for k in (1, 2):
@@ -260,8 +270,15 @@ def test_filters_that_make_no_sense_are_refused(where: Any, message: str) -> Non
 
 def test_a_model_without_a_table_refuses_filters() -> None:
     model = Popularity().fit(events())
-    with pytest.raises(ParameterError, match="where must be left out: the model has no table of items; got "):
+    with pytest.raises(
+        ParameterError, match="where must be left out: the model has no table of items; got 'price'"
+    ):
         model.recommend(history=["i00"], where={"price": 1})
+
+
+def test_a_filter_that_is_a_column_is_named_by_its_type() -> None:
+    with pytest.raises(ParameterError, match=r"got 'Series'\."):
+        fitted()[0].recommend(history=["i00"], where=pl.Series([1, 2]))
 
 
 def test_a_mapping_needs_no_polars(tmp_path: Path) -> None:

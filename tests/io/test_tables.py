@@ -771,6 +771,11 @@ def test_obvious_columns_are_recognised(names: list[str], roles: str) -> None:
             "time must be left out with window",
         ),
         (["user", "item", "n"], {"time": True}, "which column holds the times"),
+        (
+            ["buyer", "client", "item"],
+            {},
+            r"users\? It may be 'buyer' or 'client'; the columns are .* or update",
+        ),
         (["user", "item"], {"progress": 1}, "progress must be a function .*; got 1"),
     ],
 )
@@ -890,7 +895,10 @@ def test_table_of_items_gives_their_titles(tmp_path: Path, items_form: str, ids:
     ("items", "message"),
     [
         ({"item": [8], "title": ["x"]}, "names none of the items that were used"),
-        ({"item": [7]}, r"which column holds the titles\? The columns are 'item': call them item and title"),
+        (
+            {"item": [7]},
+            r"which column holds the titles\? The columns are 'item': call the one of the ids item",
+        ),
         ({"what": [7], "title": ["x"]}, "which column holds the items"),
         ({"item": [7.5], "title": ["x"]}, "the polars frame, row 1: item id not a whole number, 7.5"),
         ({"item": [7], "title": [[1]]}, "titles must be text; column 'title' is List"),

@@ -44,7 +44,7 @@ def _checked(where: object) -> Where:
         return where
     if not isinstance(where, Mapping):
         rule = "an expression in SQL, or a mapping from columns to conditions"
-        raise ParameterError("where", rule, where)
+        raise ParameterError("where", rule, where if isinstance(where, str) else type(where).__name__)
     for name in where:
         if not isinstance(name, str):
             advice = "By user, say what holds for everybody, too: {None: {…}, user: {…}}."

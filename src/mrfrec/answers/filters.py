@@ -11,8 +11,8 @@ from mrfrec.answers.conditions import Where, is_by_user
 from mrfrec.answers.people import People, UnknownIds, find_ids, rows_of_pairs
 from mrfrec.answers.question import ItemFilter, Question
 from mrfrec.answers.rules import Rules
-from mrfrec.answers.where import mask_of
-from mrfrec.checks import warn
+from mrfrec.answers.where import mask_of, unknown_values
+from mrfrec.checks import counted, warn
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.ids import Id, Ids, as_list
@@ -38,7 +38,7 @@ class Filters:
     allowed: Mapping[int, npt.NDArray[Any]] = field(default_factory=dict)  # by row; others may get any item
     rules: Rules = field(default_factory=Rules)
     unknown: tuple[UnknownIds, ...] = ()
-    left: int | None = None  # items that `where` leaves for everybody
+    left: str = ""  # how many items `where` leaves for everybody, in words
 
     @classmethod
     def of(cls, people: People, catalogue: Catalogue, question: Question) -> "Filters":
@@ -81,9 +81,11 @@ class Filters:
             return self
         if not isinstance(where, Mapping) or not is_by_user(where):
             where = {None: where}
-        hidden, left, allowed = self.hidden, None, dict(self.allowed)
+        hidden, left, allowed = self.hidden, "", dict(self.allowed)
         if (kept := mask_of(where[None], catalogue)) is not None:
-            left = int(kept.sum())
+            left = f" where leaves {counted(int(kept.sum()), 'item')}."
+            if not kept.any() and catalogue.table is not None:
+                left += unknown_values(where[None], catalogue.table)
             hidden = ~kept if hidden is None else hidden | ~kept
         rows, others = _rows_of_users(where, people.names, "where")
         of_condition: dict[str, npt.NDArray[Any]] = {}  # many users may share one

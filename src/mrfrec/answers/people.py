@@ -34,11 +34,12 @@ class UnknownIds(NamedTuple):
 
     def warn(self) -> None:
         """Warn of how many there are."""
-        count, first = f"{len(self.ids):,} of {self.total:,}", f"the first is {self.ids[0]!r}"
+        count, first = f"{len(self.ids):,} of {self.total:,}", f"(the first is {self.ids[0]!r})"
         if self.parameter == "users":
-            warn(f"{count} users are unknown to the model; they get the most popular items ({first}).")
+            warn(f"{count} users are unknown to the model {first}; they get the most popular items.")
         else:
-            warn(f"{self.parameter}: {count} items are unknown to the model; ignored ({first}).")
+            text = f"{self.parameter}: {count} items are unknown to the model {first}; ignored."
+            warn(f"{text} Find ids by title: search(…).")
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,9 @@ def _people_of_histories(history: object, fitted: FittedState) -> People:
         of_one = int | float | np.number | date | np.datetime64
         if all(isinstance(value, of_one) for value in history.values()):
             return _people_of_lists(Ids.range(1), [history], items, usual)
+        if (text := next((x for x in history.values() if isinstance(x, str)), None)) is not None:
+            rule = "a mapping from items to numbers or datetimes, or from people to histories"
+            raise ParameterError("history", rule, text, "Convert a time by datetime.fromisoformat(…).")
         return _people_of_lists(Ids.of(history, "user"), list(history.values()), items, usual)
     ids = as_list(history, "item", "history")
     # The check for iterables is slow, and plain ids do not need it.

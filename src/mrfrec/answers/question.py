@@ -6,7 +6,7 @@ from datetime import date
 from typing import Any
 
 from mrfrec.answers.conditions import Where, check_where
-from mrfrec.checks import check_count, check_flag, check_number, counted, shortened, warn
+from mrfrec.checks import check_count, check_flag, check_number, shortened, warn
 from mrfrec.data.reading_options import Moment, moment
 from mrfrec.errors import ParameterError
 from mrfrec.options import option
@@ -82,16 +82,15 @@ class Question:
             rows += len(lengths) * (_COST_OF_RULES + min(self.k, candidates) * candidates**2 // 5000)
         return rows
 
-    def warn_of_few(self, shortage: str, left: int | None = None) -> None:
+    def warn_of_few(self, shortage: str, left: str = "") -> None:
         """Warn that there are fewer than k items, and why; `shortage` says for how many users.
 
-        `left` is how many items `where` leaves, if it holds for everybody.
+        `left` says how many items `where` leaves, if it holds for everybody.
         """
         why = "allowed" if self.allow is not None or self.where is not None else "not excluded"
         limits = ", ".join(f"{most} of each {column!r}" for column, most in (self.at_most or {}).items())
         within = f", with at most {limits}" if limits else ""
-        text = "" if left is None else f" where leaves {counted(left, 'item')}."
-        warn(f"{shortage}: no more items are left that they have not seen and that are {why}{within}.{text}")
+        warn(f"{shortage}: no more items are left that they have not seen and that are {why}{within}.{left}")
 
 
 def options_of(given: Mapping[str, Any]) -> dict[str, Any]:

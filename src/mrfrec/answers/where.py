@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from datetime import date, datetime
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from mrfrec.answers.conditions import Where
 from mrfrec.answers.question import Question
-from mrfrec.checks import shortened
+from mrfrec.checks import in_words, shortened
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.item_table import Column, ItemTable
 from mrfrec.data.reading_options import moment
@@ -37,7 +38,8 @@ def mask_of(where: Where, catalogue: Catalogue) -> Mask | None:
     if table is None:
         advice = "Give it items=… in fit or set_items (mrfrec items)."
         rule = "left out: the model has no table of items"
-        raise ParameterError("where", rule, shortened(str(where), 80), advice)
+        asked = where if isinstance(where, str) else ", ".join(map(str, where))  # the columns
+        raise ParameterError("where", rule, shortened(asked, 80), advice)
     kept = table.masks.get(key := repr(where))
     if kept is None:
         if len(table.masks) >= _MOST_MASKS:
@@ -74,6 +76,22 @@ def _mask_of(where: str | Mapping[Any, Any], table: ItemTable) -> Mask:
         for word, value in words.items():
             kept &= _holds(column, f"where.{shortened(name, 40)}", word, value)
     return kept
+
+
+def unknown_values(where: Where, table: ItemTable) -> str:
+    """Return in sentences which texts of a filter no item has, and the most alike ones that some item has."""
+    said = []
+    for name, words in where.items() if isinstance(where, Mapping) else ():
+        column = table.column(name, "where")
+        texts = list(column.texts or ())
+        alike = {text.casefold(): text for text in texts}
+        for value in [*words.get("any", ()), *words.get("all", ())] if column.texts is not None else ():
+            if value not in texts:
+                near = [repr(alike[each]) for each in get_close_matches(value.casefold(), alike)]
+                said.append(
+                    f" No item has the {name} {value!r}" + (f": try {in_words(near, 'or')}." if near else ".")
+                )
+    return "".join(said)
 
 
 def _holds(column: Column, name: str, word: str, value: Any) -> Mask:

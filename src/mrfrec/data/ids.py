@@ -240,9 +240,12 @@ class Ids(Sequence[Id]):
             for value in ids:
                 if not (isinstance(value, str) if self.is_text else _is_integer(value)):
                     kind = "strings" if self.is_text else "integers"
+                    by_title = (
+                        " Find ids by title: search(…)." if name == "item" and isinstance(value, str) else ""
+                    )
                     raise DataError(
                         f"{name} ids are {kind} here; got {value!r} ({type(value).__name__}). "
-                        f"Give them as {kind}, as they were in the training data."
+                        f"Give them as {kind}, as they were in the training data.{by_title}"
                     )
         if not isinstance(self.values, Texts):
             return self._find_integers(ids)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 
+from mrfrec.checks import in_words
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.batches import Source
 
@@ -28,7 +29,7 @@ _NAMES = {
 # Of lists of recommendations: the smaller or the larger number comes first.
 _RANKS = "rank ranking position place"
 _SCORES = "score prediction predicted predictedrating relevance rating value weight"
-_NAMES_IN_ITEM_TABLE = ": call them item and title."
+_NAMES_IN_ITEM_TABLE = ": call the one of the ids item, and that of titles, which may be left out, title."
 
 
 def _letters(name: str) -> str:
@@ -55,9 +56,12 @@ def find_roles(
         if len(fitting) == 1 and not (role == "title" and _letters(fitting[0]) == "name"):
             roles[role] = fitting[0]
         elif role in needed:
-            named_by = f'{role}=… of read_interactions (--{role}-column; in a job {role} = "…" in [source])'
+            where = f'--{role}-column; in a job {role} = "…" in [source]'
+            named_by = f"{role}=… of read_interactions or update ({where})"
             headless = "needs one, or names for all: columns=… of read_interactions (fit --columns)"
-            raise _unclear(table, role, f". Name it: {named_by}. A file without a header line {headless}.")
+            raise _unclear(
+                table, role, f". Name it: {named_by}. A file without a header line {headless}.", fitting
+            )
     for (role, name), (other, same) in pairwise(sorted(roles.items(), key=lambda pair: pair[1])):
         if name == same:
             raise ParameterError(role, f"another column than {other}", name)
@@ -143,6 +147,7 @@ def find_titles(table: Source, item: str | None, title: str | None) -> dict[str,
     return {"item": ids, "title": titles}
 
 
-def _unclear(table: Source, role: str, advice: str) -> DataError:
+def _unclear(table: Source, role: str, advice: str, fitting: Sequence[str] = ()) -> DataError:
     columns = name_list(table.columns)
-    return DataError(f"{table.name}: which column holds the {role}s? The columns are {columns}{advice}")
+    may = f"It may be {in_words(map(repr, fitting), 'or')}; the" if fitting else "The"
+    return DataError(f"{table.name}: which column holds the {role}s? {may} columns are {columns}{advice}")

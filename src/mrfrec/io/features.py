@@ -172,7 +172,8 @@ def _check_that_rows_agree(
             item = items[int(repeated.min())]  # type: ignore[arg-type]
             raise DataError(
                 f"{table}, column {name!r} must have one value for each item; the rows of {item!r} differ. "
-                'Put several values into one cell, such as "Action|Comedy".'
+                'Put several values into one cell, such as "Action|Comedy", or keep one row of each item: '
+                "drop_duplicates of pandas, unique of polars."
             )
 
 
