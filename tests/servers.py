@@ -144,7 +144,7 @@ def save_carried(path: Path) -> Path:
             "part": [f"part {i % 10} {i // 10 % 3}" for i in range(90)],
         }
     )
-    known = {"item_features": items.select("item", "part"), "items": items}
+    known: dict[str, Any] = {"item_features": items.select("item", "part"), "items": items}
     measured = MRF(threads=1, rank=0).fit(table, **known).measured_
     assert measured is not None
     assert measured.carry is not None
