@@ -602,6 +602,6 @@ def test_an_item_whose_rows_differ_is_refused() -> None:
     for cells in (["x", "y", "x", "y", "y"], [["x"], ["y"], ["x"], ["y"], ["y"]]):
         with pytest.raises(
             DataError,
-            match="'kind' must have one value for each item; the rows of 'a' differ.*drop_duplicates",
+            match=r"'kind' must have one value for each item; the rows of 'a' differ.*drop_duplicates",
         ):
             read_item_features(table.with_columns(kind=pl.Series(cells)))
