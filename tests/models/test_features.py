@@ -601,6 +601,7 @@ def test_an_item_whose_rows_differ_is_refused() -> None:
     assert read_item_features(table).items.take(np.arange(4)) == ["a", "b", "c", "d"]
     for cells in (["x", "y", "x", "y", "y"], [["x"], ["y"], ["x"], ["y"], ["y"]]):
         with pytest.raises(
-            DataError, match="'kind' must have one value for each item; the rows of 'a' differ"
+            DataError,
+            match=r"'kind' must have one value for each item; the rows of 'a' differ.*drop_duplicates",
         ):
             read_item_features(table.with_columns(kind=pl.Series(cells)))

@@ -163,7 +163,10 @@ def _column(rows: ItemRows, name: str, kind: ColumnKind | None) -> Column:
     for row, same in zip(others.tolist(), first[rows.place[others]].tolist(), strict=True):
         if not np.array_equal(_cell(column, row), _cell(column, same)):
             item = rows.items[int(rows.place[row])]
-            raise DataError(f"{where} must have one value for each item; the rows of {item!r} differ.")
+            raise DataError(
+                f"{where} must have one value for each item; the rows of {item!r} differ. "
+                "Keep one row of each item: drop_duplicates of pandas, unique of polars."
+            )
     return column.at(first)
 
 
