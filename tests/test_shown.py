@@ -1,6 +1,7 @@
 """What values show of themselves: short text, tables in notebooks in which nothing runs, data frames."""
 
 import json
+import re
 from html.parser import HTMLParser
 from typing import Any
 
@@ -15,7 +16,7 @@ from mrfrec import MRF, Interactions, MemoryPlanError, ParameterError, evaluatio
 from mrfrec.evaluation import Comparison, Split, Trial, Tuning
 from mrfrec.evaluation.metrics import parse
 from mrfrec.models import EASE, ItemKNN, Popularity
-from mrfrec.shown import Tabular, report_of
+from mrfrec.shown import Section, Tabular, report_of
 
 EVIL = "<script>alert('x')</script>"
 
@@ -228,6 +229,22 @@ def test_interactions_show_their_columns_their_times_and_what_was_not_used() -> 
 def test_a_model_shows_where_its_parameters_are_from(shown: dict[str, Any]) -> None:
     texts = _Cells(shown["model"]._repr_html_()).texts
     assert texts[texts.index("alpha") :][:3] == ["alpha", "0.75", "given"]
-    values = shown["measured"].values
-    assert texts[texts.index("l2") :][:3] == ["l2", f"{values['l2']:g}", "measured"]
+    for name, start, value in shown["measured"].choices:
+        source = "measured" if value != start else "measured, as at the start"
+        assert texts[texts.index(name) :][:3] == [name, f"{value:g}", source]
     assert _Cells(shown["unfitted"]._repr_html_()).texts[-3:-1] == ["3", "given"]
+
+
+def test_columns_of_numbers_stand_to_the_right() -> None:
+    html = Section(["model", "nDCG", "p"], [["MRF", "0.7 ± 0.1", "–"], ["3 nearest", "−0.2", ""]]).html()
+    sides = re.findall(r"<td style=\"text-align: (\w+)\">", html)
+    assert sides == ["left", "right", "right"] * 2
+
+
+def test_where_nothing_goes_together_the_figure_and_the_reasons_say_so() -> None:
+    X = sp.csr_array(np.ones((6, 4)))  # everybody has everything
+    model = mrfrec.MRF().fit(X)
+    figure = model.plot_neighbors(0)
+    assert [text.get_text() for text in figure.axes[0].texts] == ["nothing"]
+    parts = model.explain(1, history=[0])
+    assert not np.signbit(parts["contribution"].to_numpy()).any()

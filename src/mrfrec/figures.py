@@ -88,7 +88,7 @@ def _named_rows(title: str, x_label: str, names: Sequence[str]) -> "tuple[Figure
     figure, axes = new_figure(title, x_label, "", 1.2 + 0.3 * max(len(names), 2))
     labels = [shortened(printable(name), _LONGEST_NAME) for name in names]
     axes.set_yticks(range(len(names)), labels=labels, parse_math=False)
-    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_ylim(max(len(names), 1) - 0.5, -0.5)
     return figure, axes
 
 
@@ -96,6 +96,8 @@ def plot_bars(title: str, x_label: str, names: Sequence[str], values: Sequence[f
     """Draw a bar for each name."""
     figure, axes = _named_rows(title, x_label, names)
     axes.barh(range(len(names)), values)
+    if not names:
+        axes.text(0.5, 0.5, "nothing", ha="center", transform=axes.transAxes)
     return figure
 
 
@@ -103,7 +105,7 @@ def plot_points(
     title: str, x_label: str, names: Sequence[str], means: Sequence[tuple[float, float]]
 ) -> "Figure":
     """Draw the mean of each name with its standard error."""
-    figure, axes = _named_rows(title, x_label, names)
+    figure, axes = _named_rows(title, f"{x_label} ± standard error", names)
     errors = _known_errors(means)
     axes.errorbar([mean for mean, _ in means], range(len(names)), xerr=errors, fmt="o", capsize=3)
     axes.grid(axis="x", alpha=0.3)

@@ -1,6 +1,7 @@
 """Show values as tables: text, Markdown, HTML for notebooks, JSON, and data frames."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import singledispatch
@@ -14,6 +15,8 @@ from mrfrec.checks import check_frames
 if TYPE_CHECKING:
     import polars as pl
     from rich.table import Table
+
+_NUMBER = re.compile(r"[+−-]?\d|–$|$")  # the beginning of a cell with one, or of one without
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,17 @@ class Section:
         return "\n".join([f"## {self.title}\n", *lines] if self.title else lines)
 
     def html(self) -> str:
-        """Return a table for a notebook, whose own style aligns cells to the right unless told."""
+        """Return a table for a notebook: columns of numbers to the right, others to the left."""
         title = f"<p><strong>{_escaped(self.title)}</strong></p>" if self.title else ""
+        sides = [
+            "right" if all(map(_NUMBER.match, cells)) else "left" for cells in zip(*self.rows, strict=True)
+        ]
+        sides = sides or ["left"] * len(self.columns)
         cells = (
-            "".join(f'<{tag} style="text-align: left">{_escaped(cell)}</{tag}>' for cell in row)
+            "".join(
+                f'<{tag} style="text-align: {side}">{_escaped(cell)}</{tag}>'
+                for cell, side in zip(row, sides, strict=True)
+            )
             for tag, row in [("th", self.columns), *(("td", row) for row in self.rows)]
         )
         head, *body = (f"<tr>{row}</tr>" for row in cells)

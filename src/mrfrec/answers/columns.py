@@ -166,8 +166,8 @@ def reason_columns(
     columns: Columns = {
         **catalogue.columns(np.array([c.item for c in reasons], np.int64)),
         "value": [c.value for c in reasons],
-        "weight": [c.weight for c in reasons],
-        "contribution": [c.amount for c in reasons],
+        "weight": [c.weight + 0.0 for c in reasons],  # not −0.0
+        "contribution": [c.amount + 0.0 for c in reasons],
     }
     if catalogue.features is not None:
         columns["both"] = [

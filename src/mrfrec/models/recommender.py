@@ -331,14 +331,15 @@ class Recommender(Parameterized, ABC):
     def _repr_html_(self) -> str:
         """Return the parameters for a notebook: those of the fit, if there was one, and whence they are."""
         fitted, usual = self._fitted, self.defaults()
-        measured = {} if fitted is None or (of := fitted.learned.measured) is None else of.values
+        of = None if fitted is None else fitted.learned.measured
+        sources = {} if of is None else {
+            name: "measured" if value != start else "measured, as at the start"
+            for name, start, value in of.choices
+        }  # fmt: skip
         parameters = self.parameters if fitted is None else fitted.used_parameters
         given = self.parameters if fitted is None else fitted.parameters
-        rows = [
-            (name, parameter_text(name, parameters[name]), source)
-            for name, value in given.items()
-            if (source := "measured" if name in measured else "" if value == usual[name] else "given")
-        ]
+        sources |= {name: "given" for name in given if name not in sources and given[name] != usual[name]}
+        rows = [(name, parameter_text(name, parameters[name]), source) for name, source in sources.items()]
         others = len(given) - len(rows)
         notes = [f"{counted(others, 'other parameter')} with the default"] if others else []
         return Report([repr(self)], [Section(["parameter", "value", "which is"], rows)], notes=notes).html()
