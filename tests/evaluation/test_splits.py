@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, reject, settings
 from hypothesis import given as forall
 from hypothesis import strategies as st
 
-from mrfrec import DataError, Interactions, MrfrecError
+from mrfrec import DataError, Interactions, MrfrecError, MrfrecWarning
 from mrfrec.data.events import Events
 from mrfrec.data.heldout import hashed
 from mrfrec.data.ids import Ids
@@ -471,7 +471,8 @@ def test_times_are_read_if_every_table_has_them(tmp_path: Path) -> None:
     assert read_events(frame.rename({"time": "at"}), time=None).time is None
     frame.write_csv(tmp_path / "a.csv")
     frame.drop("time").write_csv(tmp_path / "b.csv")
-    some = read_events([tmp_path / "a.csv", tmp_path / "b.csv"], time=None)
+    with pytest.warns(MrfrecWarning, match="no times are kept: .* has no column of times"):
+        some = read_events([tmp_path / "a.csv", tmp_path / "b.csv"], time=None)
     assert (len(some), some.repeated, some.time) == (2, 2, None)
 
 
@@ -725,7 +726,8 @@ def test_a_time_that_is_none_is_a_bad_row_among_numbers_and_among_dates(odd: str
         with pytest.raises(DataError, match=r"row 2: (no time|time neither a number nor a date)"):
             read_events(path, time=True)
         assert len(read_events(path, time=True, on_bad="skip")) == 2
-        assert len(read_events(path)) == 3  # nobody asked for times
+        with pytest.warns(MrfrecWarning, match="no times are kept: .* 1 of the first 3 rows"):
+            assert len(read_events(path)) == 3  # nobody asked for times
 
 
 @pytest.mark.parametrize("batches", [1, 2])

@@ -80,7 +80,7 @@ RULES: dict[str, Rule] = {
     "situation": Rule(_situation),
     "measure": Rule(lambda name, value: check_measure(value)),
     "dtype": Rule(lambda name, value: check_dtype(value)),
-    "threads": Rule(lambda name, value: check_thread_count(value)),
+    "threads": Rule(lambda name, value: check_thread_count(value), (None,)),
     "memory_limit": Rule(lambda name, value: parse_bytes(value), (None,)),
     "device": Rule(lambda name, value: check_device_name(value)),
 }
