@@ -54,10 +54,7 @@ def planned(url: str, query: str) -> Source:
 
     The query is planned but not run.
     """
-    with connect(url) as cursor:
-        _plan(cursor, query)
-        columns = tuple(name for name, *_ in cursor.description)
-    return Source(redacted(url), columns, lambda *_: iter(()))
+    return open_query(url, _without_rows(query))
 
 
 def reads_table(url: str, query: str, other: str, names: tuple[str, str]) -> bool:
@@ -84,9 +81,9 @@ def _tables_read(url: str, query: str) -> set[tuple[str, str]]:
                 return 0
 
             cursor.connection.set_authorizer(note)
-            _plan(cursor, query)
+            cursor.execute(_without_rows(query))
             return tables_read
-        _plan(cursor, query)
+        cursor.execute(_without_rows(query))
         # Planning has locked the tables that will be read.
         cursor.execute("""select n.nspname::text, c.relname::text from pg_locks l
             join pg_class c on c.oid = l.relation join pg_namespace n on n.oid = c.relnamespace
@@ -94,9 +91,9 @@ def _tables_read(url: str, query: str) -> set[tuple[str, str]]:
         return set(call_with_limit(cursor, pl.DataFrame, cursor.fetch_arrow()).rows())
 
 
-def _plan(cursor: Any, query: str) -> None:
+def _without_rows(query: str) -> str:
     query = query.rstrip("; \t\r\n")
-    cursor.execute(f"select * from ({query}\n) as query limit 0")
+    return f"select * from ({query}\n) as query limit 0"
 
 
 def _server_of(url: str) -> object:
