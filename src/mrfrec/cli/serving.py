@@ -56,8 +56,9 @@ def nightly(
       mrfrec nightly shop.toml --from shop.20261115T030412.817302Z.mrf
     """
     from mrfrec.cli.show import progress_bar
+    from mrfrec.nightly.checking import check_tables
     from mrfrec.nightly.job import read_job
-    from mrfrec.nightly.run import check_tables, run, steps
+    from mrfrec.nightly.run import run, steps
 
     if log == "json":
         for handler in logging.getLogger("mrfrec").handlers:

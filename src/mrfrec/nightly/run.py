@@ -22,8 +22,6 @@ import numpy as np
 
 from mrfrec import __version__
 from mrfrec.answers.publishing import staged_recommendations, staged_similar_items
-from mrfrec.answers.rules import Rules
-from mrfrec.answers.where import columns_named, mask_of
 from mrfrec.checks import check_flag, check_nonnegative, counted
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.merging import add, origin_of_data
@@ -34,17 +32,15 @@ from mrfrec.evaluation.splits import by_hash
 from mrfrec.fitted.measured import Measured
 from mrfrec.io.artifact import check_unchanged
 from mrfrec.io.atomic import file_path, keep_owner, remove_with_leftovers, writing
-from mrfrec.io.columns import find_item, find_roles, name_list
-from mrfrec.io.databases import database_file, is_database, redacted
+from mrfrec.io.databases import redacted
 from mrfrec.io.features import read_item_features
-from mrfrec.io.frames import check_place
 from mrfrec.io.item_table import read_item_table
 from mrfrec.io.locks import WAIT, holding, locked
-from mrfrec.io.queries import planned, reads_table
 from mrfrec.io.staging import open_staging
 from mrfrec.io.tables import read_interactions
 from mrfrec.models.parameters import runtime_of
 from mrfrec.models.registry import load
+from mrfrec.nightly.checking import check_rules, check_tables
 from mrfrec.nightly.guard import (
     Bound,
     bounds_of,
@@ -146,63 +142,6 @@ def steps(job: Job) -> list[str]:
     return [*lines, f"write {job.report}.json and {job.report}.html"]
 
 
-def check_tables(job: Job, users: str | None = None, items: str | None = None) -> None:
-    """Raise if a query fails or lacks a column, or if a table cannot be published or is one that is read.
-
-    `users` and `items` are the kinds of their ids, once these are known. Nothing is changed.
-    """
-    item = items or "unknown"
-    kinds = {"user": users or "unknown", "item": item, "similar_to": item}
-    query = job.source.reading.get("query", "")
-    sources = [url for url in job.source.data if is_database(url)] if query and users is None else []
-    for url in sources:
-        read = {role: job.source.reading.get(role) for role in ("user", "item", "value", "event")}
-        find_roles(planned(url, query), read, ("user", "item"))
-    if users is None:
-        _check_item_queries(job)
-    for what, sink in job.sinks.items():
-        if sink.table is None:
-            continue
-        file = database_file(sink.to)
-        if file is not None and not file.exists():  # opening it would create it
-            continue
-        names = check_place(sink.to, sink.table, sink.names, kinds, sink.columns)
-        if any(reads_table(url, query, sink.to, names) for url in sources):
-            name = f"{job.path}: publish.{what.split()[0]}.table"
-            raise ParameterError(name, "a table of its own", sink.table, "source.query reads it.")
-
-
-def _check_item_queries(job: Job) -> None:
-    """Raise if a query for items or features fails, or lacks a column of the items or of a rule."""
-    source, recommendations = job.source, job.publish.recommendations
-    if source.features is not None and source.features_query is not None:
-        find_item(planned(source.features, source.features_query), None)
-    if source.items is None or source.items_query is None:
-        return
-    table = planned(source.items, source.items_query)
-    item = find_item(table, None)
-    columns = [name for name in table.columns if name != item]
-    for parameter, name in [] if recommendations is None else columns_named(recommendations.question):
-        if name not in columns:
-            rule = f"about columns of items_query: {name_list(columns)}"
-            raise ParameterError(f"{job.path}: publish.recommendations.{parameter}", rule, name)
-
-
-def _check_rules(job: Job, catalogue: Catalogue) -> None:
-    """Raise if the rules of the recommendations do not fit the table of items."""
-    if job.publish.recommendations is None:
-        return
-    question = job.publish.recommendations.question
-    if catalogue.table is None and columns_named(question):
-        rule = "a table of items, with the columns that the rules name"
-        raise ParameterError(f"{job.path}: source.items", rule, None, 'Such as items = "products.csv".')
-    try:
-        mask_of(question.where, catalogue)
-        Rules.of(catalogue, question)
-    except ParameterError as error:
-        raise error.named(f"{job.path}: publish.recommendations.{error.name}") from None
-
-
 class _Night:
     """One run, and its record so far."""
 
@@ -261,7 +200,7 @@ class _Night:
                 "publish.recommendations", "Roll back to a file with histories, or"
             )
         check_tables(self.job, training.users.kind if training else "unknown", fitted.catalogue.items.kind)
-        _check_rules(self.job, fitted.catalogue)
+        check_rules(self.job, fitted.catalogue)
         if publish.model.exists():
             self.file_hash = load(publish.model).fitted_.file_hash
         names = ("metric", "value", "error", "asked")
@@ -283,7 +222,7 @@ class _Night:
             data = self._data(published)
         check_tables(job, data.users.kind, data.items.kind)
         table = None if data.table is None else data.table.over(data.items)
-        _check_rules(job, Catalogue(data.items, data.titles, data.popularity, data.n_users, table=table))
+        check_rules(job, Catalogue(data.items, data.titles, data.popularity, data.n_users, table=table))
         size = {"users": data.n_users, "items": data.n_items, "pairs": len(data)}
         moved = {"drift": None} if published is None else drift(published, data)
         recent = self.report.recent or ([] if published is None else [published.fitted_.size._asdict()])

@@ -1,0 +1,68 @@
+"""Check what a night would read and write before it takes time: queries, tables and rules."""
+
+from mrfrec.answers.rules import Rules
+from mrfrec.answers.where import columns_named, mask_of
+from mrfrec.data.catalogue import Catalogue
+from mrfrec.errors import ParameterError
+from mrfrec.io.columns import find_item, find_roles, name_list
+from mrfrec.io.databases import database_file, is_database
+from mrfrec.io.frames import check_place
+from mrfrec.io.queries import planned, reads_table
+from mrfrec.nightly.job import Job
+
+
+def check_tables(job: Job, users: str | None = None, items: str | None = None) -> None:
+    """Raise if a query fails or lacks a column, or if a table cannot be published or is one that is read.
+
+    `users` and `items` are the kinds of their ids, once these are known. Nothing is changed.
+    """
+    item = items or "unknown"
+    kinds = {"user": users or "unknown", "item": item, "similar_to": item}
+    query = job.source.reading.get("query", "")
+    sources = [url for url in job.source.data if is_database(url)] if query and users is None else []
+    for url in sources:
+        read = {role: job.source.reading.get(role) for role in ("user", "item", "value", "event")}
+        find_roles(planned(url, query), read, ("user", "item"))
+    if users is None:
+        _check_item_queries(job)
+    for what, sink in job.sinks.items():
+        if sink.table is None:
+            continue
+        file = database_file(sink.to)
+        if file is not None and not file.exists():  # opening it would create it
+            continue
+        names = check_place(sink.to, sink.table, sink.names, kinds, sink.columns)
+        if any(reads_table(url, query, sink.to, names) for url in sources):
+            name = f"{job.path}: publish.{what.split()[0]}.table"
+            raise ParameterError(name, "a table of its own", sink.table, "source.query reads it.")
+
+
+def _check_item_queries(job: Job) -> None:
+    """Raise if a query for items or features fails, or lacks a column of the items or of a rule."""
+    source, recommendations = job.source, job.publish.recommendations
+    if source.features is not None and source.features_query is not None:
+        find_item(planned(source.features, source.features_query), None)
+    if source.items is None or source.items_query is None:
+        return
+    table = planned(source.items, source.items_query)
+    item = find_item(table, None)
+    columns = [name for name in table.columns if name != item]
+    for parameter, name in [] if recommendations is None else columns_named(recommendations.question):
+        if name not in columns:
+            rule = f"about columns of items_query: {name_list(columns)}"
+            raise ParameterError(f"{job.path}: publish.recommendations.{parameter}", rule, name)
+
+
+def check_rules(job: Job, catalogue: Catalogue) -> None:
+    """Raise if the rules of the recommendations do not fit the table of items."""
+    if job.publish.recommendations is None:
+        return
+    question = job.publish.recommendations.question
+    if catalogue.table is None and columns_named(question):
+        rule = "a table of items, with the columns that the rules name"
+        raise ParameterError(f"{job.path}: source.items", rule, None, 'Such as items = "products.csv".')
+    try:
+        mask_of(question.where, catalogue)
+        Rules.of(catalogue, question)
+    except ParameterError as error:
+        raise error.named(f"{job.path}: publish.recommendations.{error.name}") from None
