@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The many processes of a run share the bytecode of what they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo docs test lint types kernels unit slow format reference constraints wheel bench bench-product experiment table1 peers clean
+.PHONY: help install demo docs test lint types kernels unit slow format reference constraints wheel bench bench-product clean
 
 help:
 	@echo "make demo           try the package on the Debian data set: fit, compare, recommend, explain"
@@ -20,9 +20,6 @@ help:
 	@echo "make wheel          build the archives of a release into dist/, and try them in an empty environment"
 	@echo "make bench          time and peak memory of the fits in docs/explanation/performance.md (ten minutes; GROUPS=dense for the dense one)"
 	@echo "make bench-product  time and memory of reading, recommending and answering"
-	@echo "make experiment DATA=folder NAME=mtg-players  run the paper's tables on real data, into experiments/results"
-	@echo "make table1 DATA=folder NAME=mtg-players      run every model of the paper's Table 1 on real data"
-	@echo "make peers DATA=folder NAME=anime             measure other libraries beside mrfrec on real data"
 	@echo "make clean          remove environments, caches and build results"
 
 # uv installs in seconds what takes pip minutes. It does not read pip's configuration, which may point to a build of
@@ -46,8 +43,8 @@ $(VENV)/base: pyproject.toml | $(BIN)/uv
 	touch $@
 
 # Everything but torch, which is unpacked meanwhile.
-$(VENV)/tools: pyproject.toml | $(BIN)/uv
-	$(UV) --editable ".[tools]"
+$(VENV)/tools: pyproject.toml lab/pyproject.toml | $(BIN)/uv
+	$(UV) --editable ".[tools]" --editable "lab[dev]"
 	touch $(VENV)/base $@
 
 $(VENV)/torch: tests/constraints.txt | $(BIN)/uv
@@ -114,15 +111,6 @@ bench: install
 bench-product: install
 	$(BIN)/python -m benchmarks.product $(GROUPS)
 
-experiment: install
-	$(BIN)/python -m experiments.run $(DATA) $(NAME)
-
-table1: install
-	$(BIN)/python -m experiments.table1 $(DATA) $(NAME)
-
-peers: install
-	$(BIN)/python -m experiments.peers $(DATA) $(NAME) $(if $(ONLY),--only $(ONLY))
-
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis site dist benchmarks/cache experiments/cache debian.mrf
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis site dist benchmarks/cache lab/cache debian.mrf
 	find . -name __pycache__ -prune -exec rm -rf {} +

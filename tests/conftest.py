@@ -64,7 +64,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Client]":
 @pytest.fixture(scope="session")
 def often_used_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Debian data without the items of fewer than 20 users: 1,528 items of 5,178."""
-    events = pl.read_parquet(mrfrec.datasets._tables("debian", None)[0])
+    events = pl.read_parquet(mrfrec.datasets._table("debian"))
     path = tmp_path_factory.mktemp("debian") / "often_used.parquet"
     events.filter(pl.len().over("item") >= 20).write_parquet(path)
     return path
@@ -73,7 +73,7 @@ def often_used_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def small_debian(often_used_packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `datasets` load them as "debian"."""
-    monkeypatch.setattr(mrfrec.datasets, "_tables", lambda *_: (often_used_packages, None))
+    monkeypatch.setattr(mrfrec.datasets, "_table", lambda _: often_used_packages)
 
 
 @pytest.fixture(scope="session")

@@ -357,7 +357,7 @@ def test_messages_that_pages_quote_are_those_of_the_package() -> None:
         ("```text\nUsage: mrfrec fit [OPTIONS]\n\nOptions:\n  --r X  Of --no.\n```\n", "--no"),
         ("make tests", "no target tests"),
         ("make bench GROUP=dense", "no variable GROUP"),
-        ("python -m experiments.gone", "no experiments.gone"),
+        ("python -m mrfrec_lab.gone", "no mrfrec_lab.gone"),
         ('pip install "mrfrec[serve]"', "in no index"),
         (messages_in("raise Error(f'{x} needs it: pip install mrfrec[{y}]')"), "in no index"),
         (messages_in("log('%s: leave them out', f'{x}:,', 'by --no')"), "option: --no"),

@@ -30,13 +30,13 @@ HOME_OF = {
         "io", "batches features frames id_numbering queries row_reader sources staging tables typed_columns"
     )
     | rooms("io", "event_weights expressions item_table text")
-    | {"shown.py", "data/interactions.py", "datasets/__init__.py", "datasets/originals.py"},
+    | {"shown.py", "data/interactions.py", "datasets/__init__.py"},
     "narwhals": rooms("io", "sources frames") | {"shown.py"},
     "safetensors": {"io/artifact.py"},
     "nanoarrow": {"io/queries.py"},
     "adbc_driver_postgresql": {"io/databases.py"},
     "sqlite3": {"io/databases.py"},
-    "typer": rooms("cli", "app data demo derived fitting options paper recommending serving"),
+    "typer": rooms("cli", "app data demo derived fitting options recommending serving"),
     "implicit": {"models/baselines/wmf.py"},
     "torch": rooms("models/baselines", "networks training")
     | rooms("engines", "devices gpu/dense gpu/device gpu/low_rank gpu/ranking gpu/rows gpu/sparse"),
@@ -61,7 +61,7 @@ ALLOWED = {"numpy", "scipy", "mrfrec", *HOME_OF}
 # Data flows along this list; a package imports only itself and what stands before it.
 PACKAGES = [
     "errors", "checks", "shown", "core", "options", "bars", "engines", "data", "io", "figures", "fitted",
-    "answers", "models", "evaluation", "datasets", "paper", "nightly", "service", "cli",
+    "answers", "models", "evaluation", "datasets", "nightly", "service", "cli",
 ]  # fmt: skip
 
 
@@ -182,7 +182,7 @@ def foreign_private_names(tree: ast.AST, allowed: Iterable[str] = ()) -> list[st
     return found
 
 
-FOLDERS = [each for each in ("src", "experiments", "tools", "benchmarks") if (ROOT / each).exists()]
+FOLDERS = [each for each in ("src", "lab", "tools", "benchmarks") if (ROOT / each).exists()]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -16,7 +16,7 @@ from mrfrec.answers.question import Question
 from mrfrec.evaluation import Evaluation
 from mrfrec.io.frames import Frame
 
-ROOMS = ("evaluation", "datasets", "models", "nightly", "paper", "service")
+ROOMS = ("evaluation", "datasets", "models", "nightly", "service")
 TABLES = {
     Recommender: ("recommend", "similar_items", "explain", "history", "search"),
     Client: ("recommend", "similar_items", "explain", "search"),

@@ -16,8 +16,9 @@ OUTSIDE = (
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "LICENSE",
-    "experiments/*.md",
-    "experiments/results/*",
+    "lab/*.md",
+    "lab/docs/*.md",
+    "lab/results/*",
 )
 
 _LINK_TO_NOTEBOOK = re.compile(r"(\]\([\w./-]+)\.ipynb([#)])")

@@ -17,7 +17,7 @@ from mrfrec import errors
 from mrfrec.errors import *  # noqa: F403
 
 if TYPE_CHECKING:
-    from mrfrec import datasets, evaluation, models, nightly, paper, service
+    from mrfrec import datasets, evaluation, models, nightly, service
     from mrfrec.data.interactions import Interactions
     from mrfrec.io.features import read_item_features
     from mrfrec.io.item_table import read_item_table
@@ -44,7 +44,6 @@ __all__ = [
     "locked",
     "models",
     "nightly",
-    "paper",
     "read_interactions",
     "read_item_features",
     "read_item_table",
@@ -70,7 +69,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("datasets", "evaluation", "models", "nightly", "paper", "service"):
+    if name in ("datasets", "evaluation", "models", "nightly", "service"):
         return import_module(f"mrfrec.{name}")
     if name in _HOMES:
         return getattr(import_module(f"mrfrec.{_HOMES[name]}"), name)

@@ -165,8 +165,7 @@ def help_of(*names: str) -> str:
 
 
 def commands() -> list[str]:
-    names = re.findall("^## mrfrec (.*)", PAGE, re.MULTILINE)
-    return [name for name in names if name not in ("paper", "paper datasets")]  # groups
+    return re.findall("^## mrfrec (.*)", PAGE, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", commands())

@@ -177,11 +177,6 @@ def test_the_first_line_says_how_the_data_is_split(
         assert re.match("mrfrec: " + first.format(f"{before:,}"), lines[0])
 
 
-def test_the_papers_commands_hold_out_users_also_where_there_are_times(run: Any) -> None:
-    out = run(f"paper lowrank events.csv --ranks 2 --metrics {METRICS}")
-    assert "strong generalisation, 14 + 14 users held out" in out
-
-
 def test_the_shell_can_leave_times_unread(run: Any) -> None:
     typed = f"evaluate events.csv --model Popularity --metrics {METRICS}"
     assert "split: cut at" in run(typed)
@@ -340,8 +335,6 @@ REFUSED = {
     "evaluate train.parquet --test later.parquet --time-column t": "time must be a column of train.parquet",
     "evaluate events.csv --value-column rating": r"value must be left out without .*\(--values\); got 'rat",
     "evaluate debian --min-value 4": "min_value must be left out with the data set debian",
-    "fit ml-20m -o debian.mrf --min-users 4": "min_users must be left out with the data set ml-20m",
-    "fit ml-20m -o no.mrf --folder none": r"MovieLens 20M is not prepared: there is no none\Wml-20m",
     "compare events.csv --model 'a: l2=1'": NAMED_TWICE,
     "compare events.csv --model 'a: l2=1' --model 'a: l2=2'": NAMED_TWICE,
     "compare events.csv --model SLIM --model Popularity --device cpu": "left out with SLIM, Popularity",
@@ -356,10 +349,6 @@ REFUSED = {
     "evaluate events.csv --recommendations a.csv --recommendations b/a.csv": "must be different names",
     "evaluate events.csv --recommendations nothing.csv": "there is no file nothing.csv",
     "evaluate events.csv --recommendations train.parquet -o train.parquet": "train.parquet",
-    "paper tradeoff events.csv --dense EASE": "must be an MRF",
-    "paper lowrank events.csv --model SLIM": "must be an MRF, EASE or EDLAE, whose weights can be cut",
-    "paper lowrank events.csv --ranks 2,x": "--ranks must be numbers",
-    "paper lowrank events.csv --ranks inf": "--ranks must be a whole number",
 }
 
 
@@ -400,14 +389,6 @@ def test_compare_gives_what_python_gives_the_differences_and_the_numbers_of_each
         mine = table.filter(pl.col("model") == name)
         assert mine["user"].to_list() == list(evaluation.users)
         assert mine["ndcg@10"].to_list() == pytest.approx(evaluation.per_user("ndcg@10").tolist())
-
-
-def test_exposure_adds_shares_by_popularity_to_a_comparison(run: Any, folder: Path) -> None:
-    typed = f"paper exposure {TWO_MODELS} --plot exposure.svg --format json --metrics"
-    found = json.loads(run(typed, METRICS))
-    assert [model["name"] for model in found["models"]] == ["dense", "small"]
-    assert sum(found["exposure"]["shares"]["recommended by small"]) == pytest.approx(1)
-    assert "strong generalisation, 30 + 30 users held out" in (folder / "exposure.svg").read_text()
 
 
 # ── tune, and what takes its parameters ───────────────────────────────────────────────────────────
@@ -477,11 +458,8 @@ def test_a_handful_of_items_can_be_measured_or_is_refused_before_training(
     table.write_text("user,item\n" + "\n".join(pairs) + "\n")
     split = ("--split", "leave-out", "--min-items", "0")
     models = ("--model", "MRF", "--model", "Popularity")
-    page = json.loads(run("paper", "exposure", str(table), *split, *models, "--format", "json"))
+    page = json.loads(run("compare", str(table), *split, *models, "--format", "json"))
     assert list(page["models"][0]["metrics"]) == [f"ndcg@{items}", f"recall@{items}"]
-    assert page["exposure"]["items"] == [1] * items
-    run("paper", "tradeoff", str(table), *split)
-    run("paper", "lowrank", str(table), *split)
     monkeypatch.setattr(MRF, "_fit", lambda *_: pytest.fail("fitted"))
     with pytest.raises(ParameterError, match=f"of at most the {items} items there are; got 'ndcg@"):
         run("compare", str(table), *split, *models, "--metrics", f"ndcg@{items + 1}")
@@ -494,48 +472,6 @@ def test_a_model_is_fitted_to_a_data_set_by_name(run: Any, folder: Path) -> None
     assert list(model.items_) == list(data.items)
     assert list(model.titles_ or []) == list(data.titles or [""])
     assert model.popularity_.tolist() == data.popularity.tolist()
-
-
-# ── trade-off, low rank, reproduction ─────────────────────────────────────────────────────────────
-
-
-def test_tradeoff_has_a_row_for_each_level_and_r_and_the_dense_model(run: Any, folder: Path) -> None:
-    typed = f"paper tradeoff events.csv --heldout 30 --metrics {METRICS}"
-    levels = "--sparsity 0.1,0.3 --r 0,0.5 --dense l2=2 --sparse l2=1"
-    run(f"{typed} {levels} --plot tradeoff.png -o tradeoff.md")
-    rows = re.findall(r"^\| (.*?) \|", (folder / "tradeoff.md").read_text(), re.MULTILINE)
-    assert rows[2:] == ["dense", "30 %, r = 0", "30 %, r = 0.5", "10 %, r = 0", "10 %, r = 0.5"]
-    assert (folder / "tradeoff.png").exists()
-    assert "dense" not in run(f"{typed} --sparsity 0.3 --r 0 --dense none")
-
-
-def test_tradeoff_takes_the_settings_of_the_paper_and_files_of_tune(run: Any, folder: Path) -> None:
-    typed = f"paper tradeoff events.csv --heldout 30 --metrics {METRICS} --sparsity 0.3 --r 0"
-    tuned = MRF(alpha=1.0, l2=2.0, user_weight=0.5, sparsity=0.2).parameters
-    (folder / "whole.json").write_text(json.dumps({"model": "MRF", "parameters": tuned}))
-    files, preset = "--dense whole.json --sparse whole.json", "--preset paper"
-    for options, ties, dense, sparse in (
-        (preset, "index", MRF.paper(l2=3.0).parameters, MRF.paper(l2=1.0).parameters),
-        (files, "popularity", tuned, tuned),
-        (f"{preset} {files}", "index", tuned, tuned),
-    ):
-        page = json.loads(run(f"{typed} {options} --format json"))
-        found = [model["parameters"] for model in page["models"]]
-        assert found == [{**dense, "sparsity": None}, {**sparse, "sparsity": 0.3}]
-        assert page["ties"] == ties
-    shown = run(f"{typed} --preset paper --ties popularity --dense l2=6")
-    assert "ties: by popularity" in shown
-    assert re.search(r"^dense: l2=6, alpha=0.75, .*^sparse: l2=1, alpha=0.75, ", shown, re.M | re.S)
-
-
-def test_lowrank_says_what_is_lost(run: Any) -> None:
-    typed = f"paper lowrank events.csv --heldout 30 --ranks 2,20 --metrics {METRICS}"
-    out = run(f"{typed} --plot lowrank.svg")
-    assert Path("lowrank.svg").exists()
-    assert re.findall(r"^(full rank|rank \d+) ", out, re.MULTILINE) == ["full rank", "rank 20", "rank 2"]
-    assert "strong generalisation, 30 + 30 users held out" in out
-    model = json.loads(run(f"{typed} --format json"))["models"][0]
-    assert (model["parameters"], model["values"]["l2"]) == (MRF.paper(sparsity=None).parameters, 6.0)
 
 
 # ── models as they are typed ──────────────────────────────────────────────────────────────────────

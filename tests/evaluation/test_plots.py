@@ -20,8 +20,6 @@ from mrfrec.evaluation.metrics import parse
 from mrfrec.evaluation.protocol import Comparison, Evaluation
 from mrfrec.evaluation.study import Trial, Tuning
 from mrfrec.figures import check_drawable, figure_class, write_figure
-from mrfrec.paper.results import plot_exposure, plot_low_rank, plot_times
-from mrfrec.paper.side_checks import TARGETS, Exposure
 
 
 def evaluation(model: str, seconds: float = 1.0, **facts: Any) -> Evaluation:
@@ -43,13 +41,6 @@ TIMES = [
     evaluation("dense", 945.0),
     *(evaluation(f"{s} %, r = {r}", 1e3 * s / (1 + r)) for s in (0.5, 0.1) for r in (0, 0.5)),
 ]
-LOW_RANK = Comparison((TIMES[0], *(evaluation(f"rank {rank}", rank=rank) for rank in (3000, 200))))
-EXPOSURE = Exposure(
-    split="leave two out",
-    places=100,
-    items=np.full(10, 50),
-    shares={"recommended by dense": np.geomspace(0.5, 0.0005, 10), TARGETS: np.full(10, 0.1)},
-)
 
 
 def tuned(*points: dict[str, Any]) -> Tuning:
@@ -59,9 +50,6 @@ def tuned(*points: dict[str, Any]) -> Tuning:
 
 
 FIGURES: dict[str, Callable[[Path], None]] = {
-    "tradeoff": lambda path: plot_times(TIMES, "ndcg@100", path),
-    "lowrank": lambda path: plot_low_rank(LOW_RANK, "ndcg@100", path),
-    "exposure": lambda path: plot_exposure(EXPOSURE, path),
     "tuning": lambda path: write_figure(tuned({"l2": 1.0}, {"l2": 100.0}).plot(), path),
 }
 
@@ -101,7 +89,7 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Figure, "savefig", full)
     (tmp_path / "x.png").write_text("old")
     with pytest.raises(OSError, match="disk full"):
-        FIGURES["tradeoff"](tmp_path / "x.png")
+        FIGURES["tuning"](tmp_path / "x.png")
     assert [each.read_text() for each in tmp_path.iterdir()] == ["old"]
 
 
@@ -114,26 +102,6 @@ def test_what_can_be_drawn_is_known_before_the_work(tmp_path: Path, monkeypatch:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingLibraryError, match=r"\[plot\]"):
         check_drawable(tmp_path / "x.png")
-
-
-def test_a_tradeoff_has_a_line_for_each_sparsity_and_a_label_for_each_r(drawn: Any) -> None:
-    axes = drawn(FIGURES["tradeoff"])
-    assert legend_of(axes) == {"dense", "0.5 %", "0.1 %"}
-    assert [text.get_text() for text in axes.texts] == ["r = 0", "r = 0.5"] * 2
-    assert (axes.get_xscale(), axes.get_figure().get_suptitle()) == ("log", "some users held out")
-
-
-def test_low_rank_has_a_point_for_each_rank_and_a_line_for_all_weights(drawn: Any) -> None:
-    axes = drawn(FIGURES["lowrank"])
-    assert legend_of(axes) == {"cut to a rank", "full rank"}
-    assert list(axes.lines[0].get_xdata()) == [3000, 200]
-    assert axes.get_xscale() == "log"
-
-
-def test_exposure_has_a_line_for_each_model_and_for_what_they_are_compared_with(drawn: Any) -> None:
-    axes = drawn(FIGURES["exposure"])
-    assert legend_of(axes) == {"recommended by dense", "test users' targets"}
-    assert np.allclose(axes.lines[1].get_ydata(), 10.0)
 
 
 def test_trials_are_drawn_over_l2_with_a_line_for_each_of_the_best_combinations() -> None:

@@ -15,7 +15,6 @@ from mrfrec.cli.doctor import doctor
 from mrfrec.cli.evaluating import compare, evaluate, split, tune
 from mrfrec.cli.fitting import add_items, fit, forget, items, update
 from mrfrec.cli.options import Model, add_commands, new_app
-from mrfrec.cli.paper import paper_app
 from mrfrec.cli.recommending import explain, recommend, similar
 from mrfrec.cli.serving import key, nightly, serve
 
@@ -116,4 +115,3 @@ add_commands(
 add_commands(app, evaluate, compare, tune, split)
 app.command("compile")(takes_options(compile_kernels))
 add_commands(app, doctor)
-app.add_typer(paper_app)

@@ -13,9 +13,8 @@ from typer import Argument
 from mrfrec import datasets
 from mrfrec.checks import counted
 from mrfrec.cli import note
-from mrfrec.cli.options import Evaluating, Features, Folder, ReadingToEvaluate
+from mrfrec.cli.options import Evaluating, Features, ReadingToEvaluate
 from mrfrec.data.reading_options import LIMITS
-from mrfrec.datasets.registry import DATA_SETS, EMBEDDED
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import check_writable, refuse_own_input
 from mrfrec.io.databases import redacted
@@ -34,13 +33,12 @@ _OPTIONS_OF = {"strong": ("heldout", "hidden"), "leave-out": ("leave",), "time":
 def data_set_named(data: list[str], reading: dict[str, Any]) -> str | None:
     """Return the name of the data set that DATA is, None for files; refuse options for files with it."""
     name = data[0]
-    known = (*DATA_SETS, *EMBEDDED)
-    if len(data) > 1 or Path(name).exists() or name not in known:
-        if not Path(name).exists() and (near := get_close_matches(name, known, 1, cutoff=0.8)):
+    if len(data) > 1 or Path(name).exists() or name not in datasets.NAMES:
+        near = get_close_matches(name, datasets.NAMES, 1, cutoff=0.8)
+        if near and not Path(name).exists():
             raise DataError(f"there is no file or data set {name}. Did you mean {near[0]}?")
         return None
-    allowed = () if name in DATA_SETS else LIMITS  # a published data set is filtered as published
-    refuse({option: x for option, x in reading.items() if option not in allowed}, f"the data set {name}")
+    refuse({option: x for option, x in reading.items() if option not in LIMITS}, f"the data set {name}")
     return name
 
 
@@ -58,7 +56,7 @@ class Data:
         list[str],
         Argument(
             metavar="DATA",
-            help="Files, as for mrfrec fit, or the name of a data set (mrfrec paper datasets list).",
+            help="Files, as for mrfrec fit, or debian for the data set of the package.",
         ),
     ]
     test: Annotated[Path | None, "Train on DATA and test on FILE, which holds the items to predict."] = None
@@ -85,14 +83,13 @@ class Data:
     items: Annotated[
         str | None, "FILE", "A table of items, whose columns --by and rules such as --at-most name."
     ] = None
-    folder: Folder = None
     features: Features = field(default_factory=Features)
     reading: ReadingToEvaluate = field(default_factory=dict)
 
-    def read(self, progress: "Progress | None", *, by_time: bool = True) -> "Split":
-        """Read and split the data; `by_time` says whether by time if the options leave that open."""
+    def read(self, progress: "Progress | None") -> "Split":
+        """Read and split the data: by time where it has times, if the options leave that open."""
         features = self.features.read()
-        split = self._split(progress, by_time)
+        split = self._split(progress)
         split = split if features is None else split.with_features(features)
         if self.items is None:
             return split
@@ -100,31 +97,29 @@ class Data:
 
         return split.with_table(read_item_table(self.items))
 
-    def _split(self, progress: "Progress | None", by_time: bool) -> "Split":
+    def _split(self, progress: "Progress | None") -> "Split":
         from mrfrec.evaluation import splits, splits_by_time
 
         if self.test is not None:
             return self._given_split(progress)
         refuse(self._changed("shown"), "a split of DATA: it belongs to --test")
-        kind = self.split or self._told() or (None if by_time else "strong")
+        kind = self.split or self._told()
         if kind is not None:
             self._refuse_unused(kind)
-        events, heldout = self._events(progress, kind)
+        events = self._events(progress, kind)
         if kind is None:
-            kind = "time" if events.time is not None and heldout is None else "strong"
+            kind = "time" if events.time is not None else "strong"
             self._refuse_unused(kind)
         whole = events.size
-        if heldout is None:  # a published data set is filtered as published
-            fewest = 0 if kind == "time" else _MIN_ITEMS
-            try:
-                events = events.filtered(min_items=fewest if self.min_items is None else self.min_items)
-            except DataError as error:
-                raise DataError(f"{error} To hide one item of each user: {splits.LEAVE_ONE}.") from None
+        fewest = 0 if kind == "time" else _MIN_ITEMS
+        try:
+            events = events.filtered(min_items=fewest if self.min_items is None else self.min_items)
+        except DataError as error:
+            raise DataError(f"{error} To hide one item of each user: {splits.LEAVE_ONE}.") from None
         if kind == "strong":
             made = splits.strong_generalisation(
-                events, heldout if self.heldout is None else self.heldout, min_items=0, hidden=self.hidden,
-                seed=self.seed,
-            )  # fmt: skip
+                events, self.heldout, min_items=0, hidden=self.hidden, seed=self.seed
+            )
         elif kind == "time":
             made = splits_by_time.at_time(events, _moment_or_share(self.at))
         elif kind == "last":
@@ -150,8 +145,8 @@ class Data:
         defaults = {each.name: each.default for each in fields(self)}
         return {name: x for name in names if (x := getattr(self, name)) != defaults[name]}
 
-    def _events(self, progress: "Progress | None", kind: str | None) -> "tuple[Events, int | None]":
-        """Return the data as mrfrec fit reads it, and how many users of a published data set are held out.
+    def _events(self, progress: "Progress | None", kind: str | None) -> "Events":
+        """Return the data as mrfrec fit reads it.
 
         A --min-items that was typed holds for fit, too; its default here does not. Times are read where the
         table has them, and must be there to split by.
@@ -161,15 +156,14 @@ class Data:
         reading = self.reading | self._changed("min_items")
         limits = {name: reading.pop(name) for name in LIMITS if name in reading}
         if (name := data_set_named(self.data, reading | limits)) is not None:
-            events = datasets.events(name, self.folder)
-            return events.filtered(**limits), DATA_SETS[name].heldout if name in DATA_SETS else None
+            return datasets.events(name).filtered(**limits)
         if kind in ("time", "last"):
             reading = {"time": True, **reading}
         events = read_events(self.data, progress=progress, **reading)
         note_skipped(events.skipped)
         if events.repeated and events.value is None:
             note(f"left out {counted(events.repeated, 'row')} of pairs that came before")
-        return events.filtered(**limits), None
+        return events.filtered(**limits)
 
     def _given_split(self, progress: "Progress | None") -> "Split":
         from mrfrec.evaluation import splits
@@ -231,13 +225,11 @@ def prepared_split(
     defaults: Sequence[str] | None = None,
     written: Sequence[Path | None] = (),
     read: Iterable[str] = (),
-    by_time: bool = True,
 ) -> "Iterator[tuple[Split, list[str], Progress | None]]":
     """Check the options, then read and split the data. Gives the split, the metrics and a progress callback.
 
     `defaults` are metrics to use in place of the usual ones if none is typed. `written` are files that are
-    written beside the report, `read` others that are read. `by_time` says whether data with times is
-    split by time unless told otherwise.
+    written beside the report, `read` others that are read.
     """
     from mrfrec.cli.show import REPORT_FORMATS, kind_of, progress_bar
     from mrfrec.evaluation.metrics import DEFAULTS, parse, within
@@ -254,7 +246,7 @@ def prepared_split(
 
         check_drawable(plot)
     with progress_bar() as progress:
-        split = data.read(progress, by_time=by_time)
+        split = data.read(progress)
         note(f"split: {split.name}; {split}")
         m = split.training.n_items
         if options.metrics is None and any(parse(name).k > m for name in wanted):  # requests do not adapt

@@ -48,7 +48,7 @@ def evaluate(
       mrfrec evaluate ratings.csv --min-value 4 --heldout 1000 --model 'l2=3, sparsity=0.01'
       mrfrec evaluate small.csv --split leave-out --leave 1 --min-items 2
       mrfrec evaluate train.parquet --test test.parquet --metrics recall_all@20,ndcg@20
-      mrfrec evaluate ml-20m --model 'WMF: factors=200'
+      mrfrec evaluate debian --model 'WMF: factors=200'
       mrfrec evaluate events.csv --items products.csv --at-most brand=2 --variety 0.3 --by brand
       mrfrec evaluate events.csv --recommendations 'als: lists.parquet' --metrics ndcg@10
       mrfrec evaluate events.csv --item-features products.csv --cold-items 0.1

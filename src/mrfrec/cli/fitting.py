@@ -15,7 +15,6 @@ from mrfrec.cli.data import check_output, cluster_of, data_set_named, note_skipp
 from mrfrec.cli.options import (
     Cluster,
     Features,
-    Folder,
     Machine,
     ModelFile,
     ModelParameters,
@@ -41,14 +40,13 @@ def fit(
         Argument(
             metavar="DATA",
             help="Files, or patterns in quotes: CSV, TSV, JSON lines (also .gz, .zst), Parquet, Arrow; a "
-            "folder of Parquet files; a database with --query: postgresql:// or sqlite:///; or the name of a "
-            "data set (mrfrec paper datasets list).",
+            "folder of Parquet files; a database with --query: postgresql:// or sqlite:///; or debian for "
+            "the data set of the package.",
         ),
     ],
     output: ModelFile,
     *,
     reading: Reading,
-    folder: Folder = None,
     model: Annotated[
         list[str] | None,
         "MODEL",
@@ -93,7 +91,7 @@ def fit(
     (recommender,) = make_models([spec], machine)
     with cluster_of(cluster, recommender) as workers, progress_bar() as progress:
         if name is not None:
-            interactions = datasets.load(name, folder).filtered(**reading)
+            interactions = datasets.load(name).filtered(**reading)
         else:
             interactions = read_interactions(data, progress=progress, **reading)
         note(str(interactions.size))

@@ -103,9 +103,6 @@ Cluster = Annotated[
     "ADDRESS",
     "Use a Dask cluster: tcp://host:8786, or local:4 for four processes started here.",
 ]
-Folder = Annotated[
-    Path | None, "FOLDER", "Folder of prepared data sets.  [default: ~/.cache/mrfrec/datasets]"
-]
 
 
 @dataclass(frozen=True, kw_only=True)

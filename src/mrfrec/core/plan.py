@@ -18,7 +18,7 @@ from mrfrec.shown import Report, Section, Tabular, report_of
 _DENSE_UP_TO = 25_000  # items: beyond, the closed form takes over two minutes on two cores
 _NEIGHBORS = 200  # per item, on average: 0.5 % of the Million Song data, the most accurate model of Table 2
 # Instead of a dense model where there are fewer users than items, or few pairs per item: most covariances are
-# noise then, and all of them together no more accurate (experiments/results/defaults.md). With so few items
+# noise then, and all of them together no more accurate (lab/results/defaults.md). With so few items
 # there is no difference.
 _FEW_NEIGHBORS, _FEW_ITEMS, _FEW_PAIRS = 100, 1000, 30
 

@@ -25,7 +25,7 @@ from mrfrec.errors import NumericalError
 # Two passes over the values give v to about 1e-15 of the sum of squares; what is below this share is
 # rounding.
 _NO_VARIANCE = 1e-12
-_RIDGE = 25.0  # where `l2="auto"` starts; experiments/results/defaults.md tells how it was chosen
+_RIDGE = 25.0  # where `l2="auto"` starts; lab/results/defaults.md tells how it was chosen
 _LARGEST = 1e36  # two orders below the range of float32, for sums of a few products
 _DELTA = 0.8  # of ordered pairs: what an earlier entry counts less with each place between
 _ROW_TASKS = 512  # ranges of items of equal cost: enough for any number of threads to finish together

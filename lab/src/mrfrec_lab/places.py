@@ -1,0 +1,24 @@
+"""Where results and what is kept between runs lie, and the machine that measures."""
+
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+LAB = Path(__file__).parents[2]
+RESULTS, CACHE = LAB / "results", LAB / "cache"
+
+
+def machine() -> str:
+    """Describe this machine in one line."""
+    model = "unknown processor"
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text().splitlines()
+        model = next(
+            (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model
+        )
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("mrfrec", "numpy", "scipy", "numba"))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    cores = len(os.sched_getaffinity(0))
+    return f"{cores} cores of {model}, {memory:.0f} GiB, Python {platform.python_version()}, {libraries}"
