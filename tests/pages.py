@@ -16,7 +16,7 @@ from mrfrec.errors import MrfrecError
 from mrfrec.evaluation.metrics import parse as parse_metric
 from mrfrec.models.registry import build, model_class
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 _SCRIPTS = {"benchmarks", "lab", "tools"}
 _FOLDERS = ("*.md", "docs/**/*.md")
 PAGES = sorted(page for folder in _FOLDERS for page in ROOT.glob(folder))

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-LAB = Path(__file__).parents[1]
+LAB = Path(__file__).resolve().parents[1]
 ROOT = LAB.parent
 
 
