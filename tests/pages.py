@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import typer
 
-from mrfrec.cli.app import app
+from mrfrec.cli.app import application
 from mrfrec.cli.models import parse_model, parse_vary
 from mrfrec.errors import MrfrecError
 from mrfrec.evaluation.metrics import parse as parse_metric
@@ -23,7 +23,7 @@ PAGES = sorted(page for folder in _FOLDERS for page in ROOT.glob(folder))
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 _EXAMPLE = re.compile(r"^(?:  Try:   |  Then:  | {9}| {4})(?=mrfrec )")  # of a help text
 _MEANT = {"K": "1", "NAME": "SLIM", "PARAMETER=VALUE,VALUE": "l2=1,2"}  # by words that stand for others
-_APP: Any = typer.main.get_command(app)
+_APP: Any = typer.main.get_command(application())
 # What neither a page nor a message says, and why.
 _FORBIDDEN = {"mrfrec[": 'the package is in no index; in a clone: pip install ".[extra]"'}
 

@@ -16,11 +16,11 @@ PACKAGE = Path(mrfrec.__file__).parent
 SCRIPT = """
 import json, sys
 import mrfrec
-from mrfrec.cli.app import app
+from mrfrec.cli.app import application
 from mrfrec.service import create_app
 from typer.testing import CliRunner
 
-helps = [CliRunner().invoke(app, [name, "--help"]).output for name in ("fit", "recommend", "serve")]
+helps = [CliRunner().invoke(application(), [name, "--help"]).output for name in ("fit", "recommend", "serve")]
 print(json.dumps([mrfrec.__file__, helps, create_app(sys.argv[1]).openapi()]))
 """
 

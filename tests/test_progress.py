@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import mrfrec
 from mrfrec import MRF
 from mrfrec.bars import Clock, showing
-from mrfrec.cli.app import app
+from mrfrec.cli.app import application
 from mrfrec.core import costs
 from mrfrec.core.engine import STAGE_NAMES
 from mrfrec.evaluation import compare, given
@@ -229,7 +229,7 @@ def test_a_command_has_a_bar_for_reading_and_one_for_the_rest(
     steps: Steps = []
     bar = contextlib.nullcontext(lambda *step: steps.append(step))
     monkeypatch.setattr("mrfrec.cli.show.progress_bar", lambda: bar)
-    assert CliRunner().invoke(app, command).exit_code == 0
+    assert CliRunner().invoke(application(), command).exit_code == 0
     read = sum(stage == "reading" for stage, *_ in steps)  # whose speed says nothing of the rest
     for bar_steps in (steps[:read], steps[read:]):
         shares = [done / total for _, done, total in bar_steps]

@@ -36,7 +36,7 @@ HOME_OF = {
     "nanoarrow": {"io/queries.py"},
     "adbc_driver_postgresql": {"io/databases.py"},
     "sqlite3": {"io/databases.py"},
-    "typer": rooms("cli", "app data demo derived fitting options recommending serving"),
+    "typer": rooms("cli", "app data demo derived fitting inspecting options recommending serving"),
     "implicit": {"models/baselines/wmf.py"},
     "torch": rooms("models/baselines", "networks training")
     | rooms("engines", "devices gpu/dense gpu/device gpu/low_rank gpu/ranking gpu/rows gpu/sparse"),

@@ -10,8 +10,9 @@ from pathlib import Path
 import typer
 from typer.testing import CliRunner
 
-from mrfrec.cli.app import app
+from mrfrec.cli.app import application
 
+APP = application()
 OUTPUT = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
 WIDTH = 100  # columns, whatever the terminal
 
@@ -32,13 +33,13 @@ def commands() -> list[str]:
             yield prefix + name
             yield from names(command, f"{prefix}{name} ")
 
-    return list(names(typer.main.get_command(app)))
+    return list(names(typer.main.get_command(APP)))
 
 
 def help_text(*arguments: str) -> str:
     """Return the help of a command."""
     result = CliRunner().invoke(
-        app, [*arguments, "--help"], prog_name="mrfrec", terminal_width=WIDTH, catch_exceptions=False
+        APP, [*arguments, "--help"], prog_name="mrfrec", terminal_width=WIDTH, catch_exceptions=False
     )
     if result.exit_code != 0:
         raise RuntimeError(f"mrfrec {' '.join(arguments)} --help: {result.output}")

@@ -24,11 +24,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import typer
 
 import mrfrec
 import mrfrec.cli
 from mrfrec.answers.question import Question
-from mrfrec.cli import doctor
+from mrfrec.cli import inspecting
+from mrfrec.cli.app import application
 from mrfrec.io.artifact import describe
 from mrfrec.io.databases import redacted
 from mrfrec.models.registry import MODELS
@@ -176,6 +178,13 @@ def test_every_command_has_help_with_examples_of_itself(name: str) -> None:
     assert all(line.startswith(f"    mrfrec {name}") for line in examples.splitlines())
     for option in re.findall(r"(?<= )--?[a-z][a-z0-9-]*", examples):
         assert re.search(rf"^  (-., )?{option}\b", options, re.MULTILINE), option
+
+
+def test_the_list_of_commands_has_the_first_sentence_of_each() -> None:
+    listed = vars(typer.main.get_command(application(())))["commands"]
+    loaded = vars(typer.main.get_command(application()))["commands"]
+    sentences = {name: command.help.splitlines()[0] for name, command in listed.items()}
+    assert sentences == {name: command.help.splitlines()[0] for name, command in loaded.items()}
 
 
 def test_version_is_that_of_the_package(tmp_path: Path) -> None:
@@ -347,15 +356,16 @@ def test_doctor_counts_compiled_functions_after_its_test_has_compiled_them(
 ) -> None:
     compiled: list[str] = []
     tested = ("self-test", "", "")
-    monkeypatch.setattr(doctor, "_libraries", dict)
+    monkeypatch.setattr(inspecting, "_libraries", dict)
 
-    def test() -> doctor.Finding:
+    def test() -> inspecting.Finding:
         compiled.append("f")
         return tested
 
-    monkeypatch.setattr(doctor, "_self_test", test)
-    monkeypatch.setattr(doctor, "_machine_code", lambda: ("compiled code", f"{len(compiled)} functions", ""))
-    assert list(doctor.examine())[-2:] == [("compiled code", "1 functions", ""), tested]
+    monkeypatch.setattr(inspecting, "_self_test", test)
+    counted = ("compiled code", "1 functions", "")
+    monkeypatch.setattr(inspecting, "_machine_code", lambda: counted if compiled else tested)
+    assert list(inspecting.examine())[-2:] == [counted, tested]
 
 
 def test_doctor_finds_a_library_that_cannot_be_imported(
@@ -365,7 +375,7 @@ def test_doctor_finds_a_library_that_cannot_be_imported(
     (tmp_path / "nanoarrow" / "__init__.py").write_text("raise ImportError('libfoo.so: no such file')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "nanoarrow", raising=False)
-    monkeypatch.setattr("mrfrec.cli.doctor._libraries", lambda: {"nanoarrow": "sql"})
+    monkeypatch.setattr("mrfrec.cli.inspecting._libraries", lambda: {"nanoarrow": "sql"})
     monkeypatch.setattr("mrfrec.engines.devices.devices", list)  # imports PyTorch
     done = run("doctor", cwd=tmp_path, code=2)
     wanted = r"^nanoarrow +\d\S+ +cannot be imported: libfoo\.so: no such file$"
@@ -907,7 +917,7 @@ def test_an_interrupted_command_leaves_the_old_file(
 # ── start-up ──────────────────────────────────────────────────────────────────────────────────────
 
 
-LIGHT = ("mrfrec numpy safetensors", "numba scipy polars narwhals pandas pyarrow")  # one answer from a file
+LIGHT = ("mrfrec numpy safetensors", "numba pandas pyarrow torch matplotlib")  # one answer from a file
 
 
 @pytest.mark.parametrize(
@@ -915,7 +925,8 @@ LIGHT = ("mrfrec numpy safetensors", "numba scipy polars narwhals pandas pyarrow
     [
         (["-c", "import mrfrec"], "mrfrec", "numpy scipy numba polars narwhals safetensors rich typer"),
         (["-c", "import mrfrec.datasets"], "mrfrec", "numpy scipy polars http"),
-        (["-m", "mrfrec", "fit", "--help"], "mrfrec", "numpy scipy numba polars rich"),
+        (["-m", "mrfrec", "--help"], "mrfrec typer", "numpy scipy polars numba rich"),
+        (["-m", "mrfrec", "fit", "--help"], "mrfrec typer", "numba pandas pyarrow torch matplotlib"),
         (["-m", "mrfrec", "recommend", "shop.mrf", "--history", "i01,i02", "--explain"], *LIGHT),
         (["-m", "mrfrec", "similar", "shop.mrf", "i01", "--format", "csv"], *LIGHT),
     ],

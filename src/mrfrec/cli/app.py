@@ -1,22 +1,16 @@
-"""The application and the commands that use models. Their texts become docs/reference/cli.md."""
+"""The application, made of the commands that are called. Its texts become docs/reference/cli.md."""
 
-import logging
+from collections.abc import Container
 from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from threading import Event
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 
 from mrfrec import __version__
-from mrfrec.cli.demo import demo
 from mrfrec.cli.derived import takes_options
-from mrfrec.cli.doctor import doctor
-from mrfrec.cli.evaluating import compare, evaluate, split, tune
-from mrfrec.cli.fitting import add_items, fit, forget, items, update
-from mrfrec.cli.options import Model, add_commands, new_app
-from mrfrec.cli.recommending import explain, recommend, similar
-from mrfrec.cli.serving import key, nightly, serve
 
 _ABOUT = """Learn which items are used together, and recommend items.
 
@@ -27,13 +21,38 @@ Try:   mrfrec demo
 Then:  mrfrec fit events.csv -o shop.mrf
        mrfrec recommend shop.mrf --history milk,bread
 """
-app = new_app(None, _ABOUT)
-_command_of = cache(typer.main.get_command)  # 30 ms each time
+# The commands in the order of the help, each with its module and the first sentence of its docstring. A list
+# of commands imports none of the modules, which import the library.
+COMMANDS = {
+    "demo": ("demo", "Fit, compare, recommend and explain on built-in data."),
+    "fit": ("fitting", "Fit a model to a table of users and items."),
+    "update": ("fitting", "Add new events to a model, and fit it again."),
+    "add-items": ("fitting", "Add new items to a model by their features, without a new fit."),
+    "items": ("fitting", "Replace the table of items of a model, without a fit."),
+    "forget": ("fitting", "Remove users from a model, and fit it again without them."),
+    "nightly": ("serving", "Read, fit, evaluate, and publish a model if it is good enough."),
+    "recommend": ("recommending", "Recommend items for a history, or for training users."),
+    "similar": ("recommending", "List the items with the largest weights for an item."),
+    "explain": ("recommending", "Show how the items of a history add up to a score."),
+    "serve": ("serving", "Serve models over HTTP: an API and a page."),
+    "key": ("serving", "Make a new API key for mrfrec serve --keys."),
+    "info": ("inspecting", "Describe a model file."),
+    "evaluate": ("evaluating", "Evaluate how well a model predicts held-out items."),
+    "compare": ("evaluating", "Evaluate several models on the same users, and compare them."),
+    "tune": (
+        "evaluating",
+        "Find good parameters on validation users, or by time on a cut before the one of mrfrec evaluate.",
+    ),
+    "split": ("evaluating", "Write the split of mrfrec evaluate to files, for another library to train on."),
+    "compile": ("inspecting", "Compile the kernels ahead of the first fit."),
+    "doctor": ("inspecting", "Check the machine and the installation."),
+}
 
 
 def run(arguments: list[str], stop: Event) -> None:
     """Run a command. Errors, a closed pipe and Ctrl-C, which sets `stop`, are left to the caller."""
-    command = _command_of(app)
+    words = [argument for argument in arguments if not argument.startswith("-")]
+    command = _command(words[0] if words else "")
     # --help raises Exit.
     with suppress(typer.Exit), command.make_context("mrfrec", arguments) as context:
         command.invoke(context)
@@ -41,8 +60,25 @@ def run(arguments: list[str], stop: Event) -> None:
         raise KeyboardInterrupt
 
 
-@app.callback(invoke_without_command=True)
-@takes_options
+@cache
+def _command(called: str) -> Any:
+    return typer.main.get_command(application((called,)))
+
+
+def application(called: Container[str] = COMMANDS) -> typer.Typer:
+    """Return the application. Commands that are not called have a sentence of help, and no options."""
+    settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    app = typer.Typer(help=_ABOUT, add_completion=False, rich_markup_mode=None, context_settings=settings)
+    app.callback(invoke_without_command=True)(takes_options(_about))
+    for name, (module, sentence) in COMMANDS.items():
+        if name in called:
+            command = getattr(import_module(f"mrfrec.cli.{module}"), name.replace("-", "_"))
+            app.command(name)(takes_options(command))
+        else:
+            app.command(name, help=sentence)(lambda: None)
+    return app
+
+
 def _about(
     context: typer.Context,
     version: Annotated[bool, "Print the version and exit."] = False,
@@ -52,66 +88,3 @@ def _about(
         typer.echo(f"mrfrec {__version__}")
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
-
-
-def info(
-    model: Model,
-    form: Annotated[Literal["table", "json"], "A table for people, or JSON for programs."] = "table",
-) -> None:
-    """Describe a model file.
-
-    Shows its training data, parameters, arrays and size, whether it holds the users' histories, and how many
-    features of items and new items, which nobody has used, it knows; and the columns of its table of items.
-
-    \b
-    Examples:
-      mrfrec info shop.mrf
-      mrfrec info shop.mrf --format json
-    """
-    from mrfrec.cli.show import show_facts
-    from mrfrec.io.artifact import describe
-    from mrfrec.models.registry import load
-
-    facts = describe(model)
-    if "features" in facts:
-        opened = load(model)
-        assert opened.catalogue.features is not None
-        new = int((opened.popularity_ == 0).sum())
-        facts["features"] = {
-            "count": len(opened.catalogue.features.names),
-            "new_items": new,
-            **facts["features"],
-        }
-    if "table" in facts:
-        facts["table"] = {each["name"]: each["kind"] for each in facts["table"]}
-    show_facts(facts, str(model), form)
-
-
-def compile_kernels(
-    dtype: Annotated[
-        Literal["float32", "float64", "both"], "Precision of the fits to compile for."
-    ] = "float32",
-) -> None:
-    """Compile the kernels ahead of the first fit.
-
-    Saves a container the seconds of compiling. The machine code is stored in lib/mrfrec of the Python
-    environment if that is writable, otherwise in ~/.cache/mrfrec; fits find it there, also on a read-only
-    file system. The code is specific to this processor model; another one compiles again.
-
-    \b
-    Examples:
-      mrfrec compile
-      mrfrec compile --dtype both
-    """
-    from mrfrec.models.compiling import compile_ahead
-
-    logging.getLogger("mrfrec").setLevel(logging.WARNING)
-    typer.echo(str(compile_ahead(dtypes=("float32", "float64") if dtype == "both" else (dtype,))))
-
-
-add_commands(
-    app, demo, fit, update, add_items, items, forget, nightly, recommend, similar, explain, serve, key, info
-)
-add_commands(app, evaluate, compare, tune, split)
-app.command("compile")(takes_options(compile_kernels))
-add_commands(app, doctor)

@@ -1,12 +1,13 @@
 """The data of the commands that evaluate, how it is read and split, and what else these commands share."""
 
+import csv
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from typer import Argument
 
@@ -14,17 +15,28 @@ from mrfrec import datasets
 from mrfrec.checks import counted
 from mrfrec.cli import note
 from mrfrec.cli.options import Evaluating, Features, ReadingToEvaluate
+from mrfrec.cli.show import (
+    REPORT_FORMATS,
+    check_output,
+    kind_of,
+    note_skipped,
+    output_file,
+    progress_bar,
+    show_report,
+)
+from mrfrec.core.progress import Progress
+from mrfrec.data.events import Events
 from mrfrec.data.reading_options import LIMITS
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.atomic import check_writable, refuse_own_input
+from mrfrec.evaluation import splits, splits_by_time
+from mrfrec.evaluation.metrics import DEFAULTS, parse, within
+from mrfrec.evaluation.protocol import Evaluation
+from mrfrec.evaluation.questions import Split
+from mrfrec.evaluation.splits_by_time import SHARE
 from mrfrec.io.databases import redacted
-
-if TYPE_CHECKING:
-    from mrfrec.core.progress import Progress
-    from mrfrec.data.events import Events
-    from mrfrec.evaluation.questions import Split
-    from mrfrec.models.recommender import Recommender
-    from mrfrec.shown import Report
+from mrfrec.io.item_table import read_item_table
+from mrfrec.io.tables import check_reading, read_events, read_interactions
+from mrfrec.shown import Report
 
 _MIN_ITEMS = 5
 _OPTIONS_OF = {"strong": ("heldout", "hidden"), "leave-out": ("leave",), "time": ("at",), "last": ("leave",)}
@@ -86,20 +98,16 @@ class Data:
     features: Features = field(default_factory=Features)
     reading: ReadingToEvaluate = field(default_factory=dict)
 
-    def read(self, progress: "Progress | None") -> "Split":
+    def read(self, progress: Progress | None) -> Split:
         """Read and split the data: by time where it has times, if the options leave that open."""
         features = self.features.read()
         split = self._split(progress)
         split = split if features is None else split.with_features(features)
         if self.items is None:
             return split
-        from mrfrec.io.item_table import read_item_table
-
         return split.with_table(read_item_table(self.items))
 
-    def _split(self, progress: "Progress | None") -> "Split":
-        from mrfrec.evaluation import splits, splits_by_time
-
+    def _split(self, progress: Progress | None) -> Split:
         if self.test is not None:
             return self._given_split(progress)
         refuse(self._changed("shown"), "a split of DATA: it belongs to --test")
@@ -145,14 +153,12 @@ class Data:
         defaults = {each.name: each.default for each in fields(self)}
         return {name: x for name in names if (x := getattr(self, name)) != defaults[name]}
 
-    def _events(self, progress: "Progress | None", kind: str | None) -> "Events":
+    def _events(self, progress: Progress | None, kind: str | None) -> Events:
         """Return the data as mrfrec fit reads it.
 
         A --min-items that was typed holds for fit, too; its default here does not. Times are read where the
         table has them, and must be there to split by.
         """
-        from mrfrec.io.tables import read_events
-
         reading = self.reading | self._changed("min_items")
         limits = {name: reading.pop(name) for name in LIMITS if name in reading}
         if (name := data_set_named(self.data, reading | limits)) is not None:
@@ -165,10 +171,7 @@ class Data:
             note(f"left out {counted(events.repeated, 'row')} of pairs that came before")
         return events.filtered(**limits)
 
-    def _given_split(self, progress: "Progress | None") -> "Split":
-        from mrfrec.evaluation import splits
-        from mrfrec.io.tables import check_reading, read_interactions
-
+    def _given_split(self, progress: Progress | None) -> Split:
         def read(source: object, **reading: Any) -> Any:
             data = read_interactions(source, progress=progress, **reading)
             note_skipped(data.skipped)
@@ -200,20 +203,12 @@ class Data:
 
 
 def _moment_or_share(typed: str | None) -> str | float:
-    from mrfrec.evaluation.splits_by_time import SHARE
-
     if typed is None:
         return SHARE
     try:
         return float(typed)
     except ValueError:
         return typed
-
-
-def note_skipped(skipped: dict[str, int]) -> None:
-    """Say how many rows were left out, and why."""
-    for reason, count in skipped.items():
-        note(f"left out {counted(count, 'row')}: {reason}")
 
 
 @contextmanager
@@ -225,15 +220,12 @@ def prepared_split(
     defaults: Sequence[str] | None = None,
     written: Sequence[Path | None] = (),
     read: Iterable[str] = (),
-) -> "Iterator[tuple[Split, list[str], Progress | None]]":
+) -> Iterator[tuple[Split, list[str], Progress | None]]:
     """Check the options, then read and split the data. Gives the split, the metrics and a progress callback.
 
     `defaults` are metrics to use in place of the usual ones if none is typed. `written` are files that are
     written beside the report, `read` others that are read.
     """
-    from mrfrec.cli.show import REPORT_FORMATS, kind_of, progress_bar
-    from mrfrec.evaluation.metrics import DEFAULTS, parse, within
-
     kind_of(options.form, options.output, REPORT_FORMATS)
     if options.by is not None and data.items is None:
         raise ParameterError("--by", "left out without --items", options.by)
@@ -256,31 +248,23 @@ def prepared_split(
         yield split, wanted, progress
 
 
-@contextmanager
-def cluster_of(cluster: str | None, fitted: "Recommender | None" = None) -> "Iterator[dict[str, Any]]":
-    """Connect to the cluster that was typed, if any, and give the parameters with which `fit` uses it."""
-    if cluster is None:
-        yield {}
-        return
-    from mrfrec.engines.cluster import connected
-
-    with connected(cluster) as client:
-        if fitted is not None:
-            fitted.check_ready(client)
-        yield {"client": client}
-
-
-def check_output(path: Path | None, *inputs: str | Path | None) -> None:
-    """Raise if a file cannot be written, or is one of the inputs: names or patterns of files, or URLs."""
-    from mrfrec.io.sources import paths_of
-
-    if path is not None:
-        refuse_own_input(path, [file for name in inputs if name is not None for file in paths_of(str(name))])
-        check_writable(path)
-
-
-def show(report: "Report", options: Evaluating, data: Data) -> None:
+def show(report: Report, options: Evaluating, data: Data) -> None:
     """Write a report, with the source of its data."""
-    from mrfrec.cli.show import show_report
-
     show_report(report.on(data.typed()), options.form, options.output)
+
+
+def write_per_user(evaluations: Sequence[Evaluation], path: Path) -> None:
+    """Write a CSV file with the metrics of each model and user."""
+    metrics = [metric for metric in evaluations[0].values if not metric.is_overall]
+    with output_file(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        situation = evaluations[0].situation
+        apart = [] if situation is None else ["situation"]
+        writer.writerow(["model", "user", *apart, *map(str, metrics)])
+        for found in evaluations:
+            columns = [found.per_user(metric).tolist() for metric in metrics]
+            if found.situation is not None:
+                columns.insert(0, found.situation.tolist())
+            writer.writerows(
+                [found.model, user, *values] for user, *values in zip(found.users, *columns, strict=True)
+            )

@@ -6,18 +6,21 @@ import shutil
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from mrfrec import datasets
 from mrfrec.cli import written
+from mrfrec.cli.show import print_table, progress_bar
 from mrfrec.core.progress import part_of
+from mrfrec.evaluation.protocol import fit_and_evaluate
+from mrfrec.evaluation.report import means_text
+from mrfrec.evaluation.splits import strong_generalisation
 from mrfrec.io.atomic import check_writable, expanded
-
-if TYPE_CHECKING:
-    from mrfrec.models.mrf.model import MRF
-    from mrfrec.models.recommender import Recommender
+from mrfrec.models import Popularity
+from mrfrec.models.mrf.model import MRF
+from mrfrec.models.recommender import Recommender
 
 _HISTORY = ("python3-numpy", "python3-scipy", "cython3")
 _NEW = ("python3-sparse", "sparse multidimensional arrays for numpy (Python 3)")
@@ -40,13 +43,6 @@ def demo(output: Output = None) -> None:
       mrfrec demo
       mrfrec demo -o /tmp/debian.mrf
     """
-    from mrfrec.cli.show import print_table, progress_bar
-    from mrfrec.evaluation.protocol import fit_and_evaluate
-    from mrfrec.evaluation.report import means_text
-    from mrfrec.evaluation.splits import strong_generalisation
-    from mrfrec.models import Popularity
-    from mrfrec.models.mrf.model import MRF
-
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
     if output is not None:
         check_writable(output)
@@ -64,7 +60,7 @@ def demo(output: Output = None) -> None:
     model, sparse = (MRF(sparsity=sparsity, feature_weight=0) for sparsity in (None, 0.02))
     with progress_bar() as progress:
 
-        def evaluated(model: "Recommender", name: str, start: float, stop: float, **kept: Any) -> Any:
+        def evaluated(model: Recommender, name: str, start: float, stop: float, **kept: Any) -> Any:
             part = part_of(progress, start, stop, f"{name}: ")
             return fit_and_evaluate(model, split, _METRICS, name=name, progress=part, **kept)
 
@@ -104,7 +100,7 @@ def demo(output: Output = None) -> None:
     _show_what_to_try_next(model, output)
 
 
-def _show_what_to_try_next(model: "MRF", output: Path | None) -> None:
+def _show_what_to_try_next(model: MRF, output: Path | None) -> None:
     """Write the model to the file, if there is one, and list commands for it, or else one that writes it."""
     if output is None:
         typer.echo("\nDone. Fit a model to all the packages, and try it:\n")

@@ -4,20 +4,18 @@ An option of a command is a parameter `Annotated[type, help]`, or `Annotated[typ
 for its value. A parameter that is a dataclass holds several: its fields.
 
 A parameter that is `Derived` holds options of the library. Those of a dataclass are its fields, with their
-metadata. Those of a function or class come from its signature, and from the section of its docstring about
-parameters. The modules of `read_interactions` and `MRF` load numpy and polars, which takes longer than to
-print help. So these signatures and docstrings, and nothing else, are parsed from the sources.
+metadata. Those of a function or class are the parameters of its signature that have a default, with the first
+sentence of the docstring about each.
 """
 
 import ast
-import builtins
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import date, timedelta
 from functools import cache, partial
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, getdoc, signature
 from operator import itemgetter
 from pathlib import Path
 from types import NoneType, UnionType
@@ -25,10 +23,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 from typer import Option
 
-from mrfrec.data import reading_options
 from mrfrec.errors import ParameterError
 
-_PACKAGE = Path(__file__).parents[1]
 # Options that are not spelled as the parameter of the command, or of the library.
 _OWN = {"k": "-k", "output": "-o --output", "best": "-o --output", "form": "--format", "source": "--from"}
 _OWN |= {"all_users": "--all", "all_items": "--all"}
@@ -38,14 +34,6 @@ _SPELLED |= {"origins": "--cors", "hosts": "--allowed-hosts"}
 _METAVARS: dict[Any, str] = {int: "N", float: "X", Path: "FILE", object: "FILE", timedelta: "TIME"}
 _METAVARS |= {date: "TIME", Mapping: "LIST", Sequence: "NAMES", Iterable: "ITEMS"}
 _WORDS: dict[str, Any] = {"none": None, "dense": None, "true": True, "false": False, "yes": True, "no": False}
-# What the annotations of the parsed signatures name.
-_TYPES = {
-    **vars(builtins),
-    **vars(reading_options),
-    "Literal": Literal,
-    "Mapping": Mapping,
-    "Sequence": Sequence,
-}
 
 
 class Declared(NamedTuple):
@@ -57,17 +45,10 @@ class Declared(NamedTuple):
     help: str  # a sentence
 
 
-class Unloaded(NamedTuple):
-    """A function or class of a module that is parsed and not imported."""
-
-    file: str  # the source, below the package
-    name: str
-
-
 class Derived(NamedTuple):
     """Marks a parameter of a command: it holds the typed options for a function of the library, by name."""
 
-    source: Unloaded | type  # a type is a dataclass
+    source: Callable[..., Any]  # a function or class
     only: tuple[str, ...] = ()  # of its parameters; all if empty
     without: tuple[str, ...] = ()
     shows_defaults: bool = True
@@ -101,41 +82,19 @@ class Derived(NamedTuple):
 
 
 @cache
-def parameters_of(source: Unloaded | type) -> Mapping[str, Declared]:
-    """Return the parameters of a function or class, or the fields of a dataclass, by name."""
-    if isinstance(source, Unloaded):
-        return {each.name: each for each in _parsed(source)}
-    kinds = get_type_hints(source)
-    made = [Declared(x.name, kinds[x.name], x.default, x.metadata["help"]) for x in fields(source)]
-    return {each.name: each for each in made}
+def parameters_of(source: Any) -> Mapping[str, Declared]:
+    """Return the parameters of a function or class that have a default, or the fields of a dataclass."""
+    if is_dataclass(source):
+        helps = {each.name: each.metadata["help"] for each in fields(source)}
+        kinds = get_type_hints(source)
+    else:
+        helps = _sentences(getdoc(source))
+        kinds = get_type_hints(vars(source).get("__init__", source))
+    optional = [each for each in signature(source).parameters.values() if each.default is not Parameter.empty]
+    return {x.name: Declared(x.name, kinds[x.name], x.default, helps[x.name]) for x in optional}
 
 
-def _parsed(source: Unloaded) -> Iterable[Declared]:
-    """Yield the parameters that have a default, from the signature and the docstring in the source."""
-    text = (_PACKAGE / source.file).read_text(encoding="utf-8")
-    node: Any = next(node for node in ast.parse(text).body if getattr(node, "name", None) == source.name)
-    function = next((each for each in node.body if getattr(each, "name", None) == "__init__"), node)
-    described = _descriptions(ast.get_docstring(node))
-    defaults = [*function.args.defaults, *function.args.kw_defaults]
-    arguments = [*function.args.args, *function.args.kwonlyargs][-len(defaults) :]
-    for argument, default in zip(arguments, defaults, strict=True):
-        kind = _named_type(argument.annotation)
-        yield Declared(argument.arg, kind, ast.literal_eval(default), described[argument.arg])
-
-
-def _named_type(annotation: Any) -> Any:
-    """Return the type that an annotation in the source names, without running it."""
-    if isinstance(annotation, ast.BinOp):
-        return _named_type(annotation.left) | _named_type(annotation.right)
-    if isinstance(annotation, ast.Subscript):
-        generic, of = _named_type(annotation.value), annotation.slice
-        if generic is Literal:
-            return generic[ast.literal_eval(of)]
-        return generic[tuple(map(_named_type, of.elts)) if isinstance(of, ast.Tuple) else _named_type(of)]
-    return _TYPES[annotation.id] if isinstance(annotation, ast.Name) else ast.literal_eval(annotation)
-
-
-def _descriptions(docstring: str | None) -> dict[str, str]:
+def _sentences(docstring: str | None) -> dict[str, str]:
     """Return the first sentence about each parameter, from a docstring with numpy's sections."""
     section = re.split(r"^\w+\n-+\n", docstring or "", flags=re.MULTILINE)[1]
     sentences = {}

@@ -3,20 +3,24 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from mrfrec.checks import check_number, in_words
 from mrfrec.cli import note, written
 from mrfrec.cli import options as opt
-from mrfrec.cli.data import Data, cluster_of, prepared_split, refuse, show
+from mrfrec.cli.data import Data, prepared_split, refuse, show, write_per_user
+from mrfrec.cli.models import make_models, only_model, parse_model, parse_vary
 from mrfrec.cli.options import Evaluating
+from mrfrec.cli.show import cluster_of
 from mrfrec.errors import ParameterError
-
-if TYPE_CHECKING:
-    from mrfrec.evaluation.protocol import Evaluation
-    from mrfrec.evaluation.questions import Split
-    from mrfrec.models.recommender import Recommender
-    from mrfrec.shown import Report
+from mrfrec.evaluation import protocol, report, tuning
+from mrfrec.evaluation.grids import axes_of
+from mrfrec.evaluation.others import evaluate_lists, write_split
+from mrfrec.evaluation.protocol import Evaluation
+from mrfrec.evaluation.questions import Split
+from mrfrec.evaluation.report import by_column
+from mrfrec.models.recommender import Recommender
+from mrfrec.shown import Report
 
 
 def evaluate(
@@ -53,10 +57,6 @@ def evaluate(
       mrfrec evaluate events.csv --recommendations 'als: lists.parquet' --metrics ndcg@10
       mrfrec evaluate events.csv --item-features products.csv --cold-items 0.1
     """
-    from mrfrec.cli.models import make_models, only_model, parse_model
-    from mrfrec.cli.show import write_per_user
-    from mrfrec.evaluation import protocol, report
-
     if cold_items is not None:
         check_number("--cold-items", cold_items, "above 0 and below 1", lambda x: 0 < x < 1)
         if data.features.item_features is None:
@@ -89,11 +89,7 @@ def evaluate(
             write_per_user(results, per_user)
 
 
-def _with_groups(
-    reported: "Report", results: "Sequence[Evaluation]", split: "Split", column: str | None
-) -> "Report":
-    from mrfrec.evaluation.report import by_column
-
+def _with_groups(reported: Report, results: Sequence[Evaluation], split: Split, column: str | None) -> Report:
     if column is None:
         return reported
     return replace(reported, sections=[*reported.sections, by_column(results, split, column)])
@@ -113,10 +109,8 @@ def _named_lists(typed: list[str] | None, drop_seen: bool, models: Iterable[str]
 
 
 def _evaluate_lists(
-    lists: dict[str, str], split: "Split", metrics: list[str], drop_seen: bool
-) -> "list[Evaluation]":
-    from mrfrec.evaluation.others import evaluate_lists
-
+    lists: dict[str, str], split: Split, metrics: list[str], drop_seen: bool
+) -> list[Evaluation]:
     settings: dict[str, Any] = {"metrics": metrics, "drop_seen": drop_seen}
     return [evaluate_lists(file, split, name=name, **settings) for name, file in lists.items()]
 
@@ -137,8 +131,6 @@ def split(
       mrfrec split events.csv -o folder
       mrfrec split ratings.csv --min-value 4 --heldout 1000 -o folder
     """
-    from mrfrec.evaluation.others import write_split
-
     with prepared_split(data, Evaluating()) as (made, _, _):
         for path in write_split(made, output):
             note(written(path))
@@ -162,9 +154,6 @@ def compare(
       mrfrec compare events.csv --model 'dense: sparsity=dense' --model 'sparse: sparsity=0.01'
       mrfrec compare events.csv --model MRF --model Popularity --model SLIM --model 'WMF: factors=64'
     """
-    from mrfrec.cli.show import write_per_user
-    from mrfrec.evaluation import protocol, report
-
     models = models_to_compare(model, options.machine)
     lists = _named_lists(recommendations, drop_seen, models)
     with prepared_split(data, options, written=[per_user], read=lists.values()) as (split, wanted, progress):
@@ -179,10 +168,8 @@ def compare(
             write_per_user(comparison.evaluations, per_user)
 
 
-def models_to_compare(texts: list[str], machine: dict[str, Any]) -> "dict[str, Recommender]":
+def models_to_compare(texts: list[str], machine: dict[str, Any]) -> dict[str, Recommender]:
     """Build the models of a comparison, by name."""
-    from mrfrec.cli.models import make_models, only_model, parse_model
-
     specs = [parse_model(only_model([text])) for text in texts]
     named = {spec.name: model for spec, model in zip(specs, make_models(specs, machine), strict=True)}
     if len(named) < len(specs) or len(named) < 2:
@@ -241,9 +228,6 @@ def tune(
       mrfrec tune events.csv -o slim.json --model SLIM --trials 10
       mrfrec tune events.csv -o wmf.json --model 'WMF: factors=64' --vary weight=1,5,20
     """  # fmt: skip
-    from mrfrec.cli.models import make_models, only_model, parse_model, parse_vary
-    from mrfrec.evaluation import report, tuning
-    from mrfrec.evaluation.grids import axes_of
     from mrfrec.figures import write_figure
 
     spec = parse_model(only_model(model))

@@ -4,14 +4,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument
 
 from mrfrec import datasets
 from mrfrec.checks import counted
 from mrfrec.cli import note, written
-from mrfrec.cli.data import check_output, cluster_of, data_set_named, note_skipped
+from mrfrec.cli.data import data_set_named
+from mrfrec.cli.models import check_machine, make_models, only_model, parse_model, with_options
+from mrfrec.cli.names import find_users
 from mrfrec.cli.options import (
     Cluster,
     Features,
@@ -22,12 +24,17 @@ from mrfrec.cli.options import (
     TableForm,
     UserColumn,
 )
+from mrfrec.cli.show import check_output, cluster_of, note_skipped, progress_bar
 from mrfrec.errors import DataError
+from mrfrec.io.artifact import open_file
 from mrfrec.io.atomic import expanded
+from mrfrec.io.item_table import read_item_table
 from mrfrec.io.locks import WAIT, locked
-
-if TYPE_CHECKING:
-    from mrfrec.models.recommender import Recommender
+from mrfrec.io.tables import read_interactions
+from mrfrec.models.mrf.model import MRF
+from mrfrec.models.recommender import Recommender
+from mrfrec.models.registry import load
+from mrfrec.models.updating import read_more
 
 Growing = Annotated[Path, Argument(metavar="MODEL", help="A model file written by mrfrec fit --histories.")]
 Updated = Annotated[Path | None, "The model file to write.  [default: MODEL]"]
@@ -81,10 +88,6 @@ def fit(
       mrfrec fit events.csv -o shop.mrf --model MultVAE --device cuda
       mrfrec fit events.csv -o shop.mrf --item-features products.csv --histories
     """
-    from mrfrec.cli.models import make_models, only_model, parse_model, with_options
-    from mrfrec.cli.show import progress_bar
-    from mrfrec.io.tables import read_interactions
-
     name = data_set_named(data, reading)
     check_output(output, *(data if name is None else ()), reading.get("items"), features.item_features)
     spec = with_options(parse_model(only_model(model), params), parameters)
@@ -129,9 +132,6 @@ def update(
       mrfrec update shop.mrf today.csv
       mrfrec update shop.mrf 'logs/2026-11-16-*.parquet' --batch 2026-11-16 -o new.mrf
     """
-    from mrfrec.cli.show import progress_bar
-    from mrfrec.models.updating import read_more
-
     check_output(output or model, *data, reading.get("items"), features.item_features)
     with _rewriting(model, output, "update", machine, wait) as opened, progress_bar() as progress:
         events = read_more(opened.fitted_, data, progress=progress, **reading)
@@ -163,9 +163,6 @@ def forget(
       mrfrec forget shop.mrf --users erased.txt
       mrfrec forget shop.mrf --users erased.csv -o new.mrf
     """
-    from mrfrec.cli.names import find_users
-    from mrfrec.cli.show import progress_bar
-
     check_output(output or model, users)
     with _rewriting(model, output, "forget", machine, wait) as opened:
         known = opened.users_
@@ -200,8 +197,6 @@ def add_items(
       mrfrec add-items shop.mrf new.csv
       mrfrec add-items shop.mrf new.parquet -o shop-today.mrf
     """
-    from mrfrec.models.mrf.model import MRF
-
     check_output(output or model, table)
     with _rewriting(model, output, "add_items", machine, wait) as opened:
         if not isinstance(opened, MRF):
@@ -232,8 +227,6 @@ def items(
       mrfrec items shop.mrf products.csv
       mrfrec items shop.mrf postgresql://db/shop --query 'select sku, price, stock from products'
     """
-    from mrfrec.io.item_table import read_item_table
-
     check_output(output or model, table)
     with _rewriting(model, output, None, {}, wait) as opened:
         kept = opened.set_items(read_item_table(table, item_column, query=query)).catalogue.table
@@ -245,15 +238,11 @@ def items(
 @contextmanager
 def _rewriting(
     path: Path, output: Path | None, command: str | None, machine: dict[str, Any], wait: float
-) -> "Iterator[Recommender]":
+) -> Iterator[Recommender]:
     """Open a model, and write it at the end; locked in between if its own file is written.
 
     A command that is named needs histories.
     """
-    from mrfrec.cli.models import check_machine
-    from mrfrec.io.artifact import open_file
-    from mrfrec.models.registry import load
-
     open_file(path)  # before there is a lock beside a name that was misspelt
     target = output or path
     is_rewritten = expanded(target).exists() and expanded(target).samefile(expanded(path))

@@ -3,17 +3,15 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from mrfrec.checks import in_words
 from mrfrec.cli.derived import parse_value
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import expanded
 from mrfrec.models.mrf.model import PAPER
+from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import MODELS, build, kind_named, model_class, nearest_kind
-
-if TYPE_CHECKING:
-    from mrfrec.models.recommender import Recommender
 
 
 class Spec(NamedTuple):
@@ -92,7 +90,7 @@ def read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def make_models(specs: Sequence[Spec], machine: Mapping[str, Any]) -> "list[Recommender]":
+def make_models(specs: Sequence[Spec], machine: Mapping[str, Any]) -> list[Recommender]:
     """Build models that can be trained on this machine."""
     check_machine(machine, [spec.kind for spec in specs])
     made = [build(spec.kind, spec.parameters, machine) for spec in specs]

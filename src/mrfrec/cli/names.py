@@ -2,18 +2,17 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mrfrec.answers.people import UnknownIds, people_of
 from mrfrec.checks import warn
 from mrfrec.data.catalogue import Catalogue, name_with_id
 from mrfrec.data.ids import Id, Ids
+from mrfrec.data.interactions import Interactions
 from mrfrec.errors import DataError
 from mrfrec.io.atomic import expanded
+from mrfrec.io.tables import read_interactions, read_users
 from mrfrec.models.recommender import Recommender
-
-if TYPE_CHECKING:
-    from mrfrec.data.interactions import Interactions
 
 _GUESSES = 3
 
@@ -103,15 +102,12 @@ def find_users(
     ids = users_of(model)
     if path is None or path.suffix.lower() in (".txt", ""):
         return [ids.parse(text, "user") for text in (users or [] if path is None else _lines(path))]
-    from mrfrec.io.tables import read_users
 
     return read_users(path, ids, column)
 
 
-def typed_as(items: Ids, data: "Interactions", path: Path) -> "Interactions":
+def typed_as(items: Ids, data: Interactions, path: Path) -> Interactions:
     """Return what was read from a file, with item ids of the model's type."""
-    from mrfrec.data.interactions import Interactions
-
     if items.is_text and not data.items.is_text:  # ids of digits alone were read as numbers
         data = Interactions(data.matrix, data.users, [str(item) for item in data.items], copy=False)
     for text in data.items if data.items.is_text and not items.is_text else ():
@@ -123,8 +119,6 @@ def read_exclusions(
     path: Path, users: Iterable[Id], user_ids: Ids, items: Ids, columns: dict[str, Any]
 ) -> dict[Id | None, list[Id]]:
     """Read a table of items not to recommend to each of the users; `user_ids` tells the type of their ids."""
-    from mrfrec.io.tables import read_interactions
-
     data = typed_as(items, read_interactions(path, **columns), path)
     wanted = set(users)
     X = data.matrix

@@ -2,46 +2,23 @@
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-import typer
 from typer import Argument
 
 from mrfrec.answers.question import Question
-from mrfrec.cli.derived import Derived, Unloaded, takes_options
+from mrfrec.cli.derived import Derived
+from mrfrec.data.features import ItemFeatures
 from mrfrec.data.reading_options import RULES
 from mrfrec.errors import ParameterError
+from mrfrec.io.features import read_item_features
+from mrfrec.io.tables import read_interactions
+from mrfrec.models.mrf.model import MRF
 from mrfrec.service.settings import ServiceSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from mrfrec.data.features import ItemFeatures
-
-
-def new_app(name: str | None, about: str) -> typer.Typer:
-    """Create an application or a group of commands with plain-text help."""
-    settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-    return typer.Typer(
-        name=name, help=about, callback=_show_help, invoke_without_command=True, add_completion=False,
-        rich_markup_mode=None, context_settings=settings,
-    )  # fmt: skip
-
-
-def _show_help(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
-def add_commands(app: typer.Typer, *commands: "Callable[..., None]") -> None:
-    """Add commands by the names of their functions."""
-    for command in commands:
-        app.command()(takes_options(command))
-
 
 # ── of the library, as typed ──────────────────────────────────────────────────────────────────────
 
-_READING = Derived(Unloaded("io/tables.py", "read_interactions"), without=("progress",))
+_READING = Derived(read_interactions, without=("progress",))
 Reading = Annotated[dict[str, Any], _READING]
 # Where models are evaluated, titles are not shown, and --min-items has another default.
 _NOT_TO_EVALUATE = ("progress", "title", "items", "min_items")
@@ -51,11 +28,10 @@ TableForm = Annotated[dict[str, Any], _READING._replace(without=("progress", *RU
 _OF_HISTORIES = ("user", "item", "value", "event", "time", "on_bad", "separator", "input_format")
 HistoryForm = Annotated[dict[str, Any], _READING._replace(only=_OF_HISTORIES)]
 UserColumn = Annotated[dict[str, Any], _READING._replace(only=("user",))]
-_MRF = Unloaded("models/mrf/model.py", "MRF")
-_MACHINE = Derived(_MRF, ("threads", "memory_limit", "device"), shows_defaults=False)
+_MACHINE = Derived(MRF, ("threads", "memory_limit", "device"), shows_defaults=False)
 Machine = Annotated[dict[str, Any], _MACHINE]
 RankingMachine = Annotated[dict[str, Any], _MACHINE._replace(only=("threads", "device"))]
-ModelParameters = Annotated[dict[str, Any], Derived(_MRF, without=_MACHINE.only)]
+ModelParameters = Annotated[dict[str, Any], Derived(MRF, without=_MACHINE.only)]
 Asked = Annotated[dict[str, Any], Derived(Question, without=("explain",))]
 _RULES = tuple(
     each.name for each in fields(Question) if each.name in ("where", "at_most", "boost", "variety")
@@ -124,9 +100,7 @@ class Features:
         str | None, "SQL", "Query for the features, if --item-features names a database."
     ] = None
 
-    def read(self) -> "ItemFeatures | None":
-        from mrfrec.io.features import read_item_features
-
+    def read(self) -> ItemFeatures | None:
         if self.item_features is None:
             for name in ("feature_columns", "features_query"):
                 if getattr(self, name) is not None:

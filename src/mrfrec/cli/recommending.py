@@ -7,14 +7,29 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument
 
+from mrfrec.answers import recommending
+from mrfrec.answers.columns import (
+    RECOMMENDATION_COLUMNS,
+    neighbor_columns,
+    reason_columns,
+    recommendation_columns,
+    rows_of,
+)
+from mrfrec.answers.people import people_of, read_histories
+from mrfrec.answers.question import Question
+from mrfrec.answers.reasons import explanation
+from mrfrec.answers.similar import nearest
 from mrfrec.checks import check_count, counted, in_words
 from mrfrec.cli import note
-from mrfrec.cli.data import cluster_of, note_skipped
 from mrfrec.cli.derived import parse_pairs, parse_weights
+from mrfrec.cli.names import ItemNames, find_users, read_exclusions, typed_as, users_of
 from mrfrec.cli.options import Asked, Cluster, HistoryForm, Model, RankingMachine
+from mrfrec.cli.show import ONE_FORMATS, cluster_of, kind_of, note_skipped, progress_bar, write_rows
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import refuse_own_input
 from mrfrec.io.databases import is_database, redacted
+from mrfrec.models.parameters import runtime_of
+from mrfrec.models.registry import load
 
 _REASONS = 3  # shown for each item with --explain
 _TABLE_USERS = 50  # at most this many users are shown as a table
@@ -54,8 +69,6 @@ class Results:
 
     def target(self, inputs: list[Path | None], *, folder: bool = False) -> dict[str, Any] | None:
         """Return parameters of `recommend_to`; None for the screen, and for .json and .txt files."""
-        from mrfrec.cli.show import kind_of
-
         output = self.output
         if output is not None and not is_database(output):
             refuse_own_input(output, inputs)
@@ -131,15 +144,6 @@ def recommend(
       mrfrec recommend shop.mrf --all --exclude-file returned.csv -o today.csv
       mrfrec recommend films.mrf --history 'Good, the Bad and the Ugly, The' --history Alien
     """
-    from mrfrec.answers import recommending
-    from mrfrec.answers.columns import RECOMMENDATION_COLUMNS, recommendation_columns, rows_of
-    from mrfrec.answers.people import people_of, read_histories
-    from mrfrec.answers.question import Question
-    from mrfrec.cli.names import ItemNames, find_users, read_exclusions, typed_as, users_of
-    from mrfrec.cli.show import kind_of, progress_bar, write_rows
-    from mrfrec.models.parameters import runtime_of
-    from mrfrec.models.registry import load
-
     ways = {
         "--history": history, "--user": user, "--users": users, "--all": all_users,
         "--history-file": history_file,
@@ -216,12 +220,6 @@ def similar(
       mrfrec similar shop.mrf --all -o similar.parquet
       mrfrec similar shop.mrf --all -o sqlite:///shop.db --table neighbors
     """
-    from mrfrec.answers.columns import neighbor_columns, rows_of
-    from mrfrec.answers.similar import nearest
-    from mrfrec.cli.names import ItemNames
-    from mrfrec.cli.show import ONE_FORMATS, kind_of, progress_bar, write_rows
-    from mrfrec.models.registry import load
-
     if (item is None) != all_items:
         raise DataError("give either an item or --all.")
     if item is not None:
@@ -273,12 +271,6 @@ def explain(
       mrfrec explain shop.mrf --history milk,bread --item butter
       mrfrec explain shop.mrf --user 42 --item butter --format json
     """
-    from mrfrec.answers.columns import reason_columns, rows_of
-    from mrfrec.answers.reasons import explanation
-    from mrfrec.cli.names import ItemNames, find_users
-    from mrfrec.cli.show import ONE_FORMATS, kind_of, write_rows
-    from mrfrec.models.registry import load
-
     if (history is None) == (user is None):
         raise DataError("give exactly one of --history and --user.")
     if dislike and history is None:

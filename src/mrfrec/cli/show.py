@@ -6,28 +6,29 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 
 from mrfrec.bars import showing
+from mrfrec.checks import counted
 from mrfrec.cli import note, written
 from mrfrec.core.progress import Progress
 from mrfrec.data.catalogue import Catalogue
+from mrfrec.engines.cluster import connected
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.atomic import writing
+from mrfrec.io.atomic import check_writable, refuse_own_input, writing
 from mrfrec.io.databases import refuse_url
+from mrfrec.io.sources import paths_of
+from mrfrec.models.recommender import Recommender
 from mrfrec.shown import Report, drawn_table, table_text
-
-if TYPE_CHECKING:
-    from mrfrec.evaluation.protocol import Evaluation
 
 _BY_NAME = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".txt": "table"}
 ONE_FORMATS = {".csv": "csv", ".json": "json", ".txt": "table"}
 REPORT_FORMATS = {".json": "json", ".md": "markdown", ".txt": "table"}
 
 
-def kind_of(form: str | None, output: "str | Path | None", by_name: Mapping[str, str] = _BY_NAME) -> str:
+def kind_of(form: str | None, output: str | Path | None, by_name: Mapping[str, str] = _BY_NAME) -> str:
     """Return the format that was requested, or the one of the output file's suffix."""
     refuse_url(output)  # shows no password
     if output is None and form == "parquet":
@@ -70,7 +71,7 @@ def _flat(facts: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
 def show_report(report: Report, form: str | None, output: Path | None) -> None:
     """Write a report as "table", "json" or "markdown"."""
     kind = kind_of(form, output, REPORT_FORMATS)
-    with nullcontext(sys.stdout) if output is None else _file(output) as file:
+    with nullcontext(sys.stdout) if output is None else output_file(output) as file:
         if kind != "table":
             file.write(report.json() if kind == "json" else report.markdown())
             return
@@ -79,23 +80,6 @@ def show_report(report: Report, form: str | None, output: Path | None) -> None:
             file.write("\n" + (f"{section.title}\n" if section.title else ""))
             print_table(section.rows, section.columns, file)
         file.write("".join(f"\n{line}\n" for line in report.notes))
-
-
-def write_per_user(evaluations: "Sequence[Evaluation]", path: Path) -> None:
-    """Write a CSV file with the metrics of each model and user."""
-    metrics = [metric for metric in evaluations[0].values if not metric.is_overall]
-    with _file(path) as file:
-        writer = csv.writer(file, lineterminator="\n")
-        situation = evaluations[0].situation
-        apart = [] if situation is None else ["situation"]
-        writer.writerow(["model", "user", *apart, *map(str, metrics)])
-        for found in evaluations:
-            columns = [found.per_user(metric).tolist() for metric in metrics]
-            if found.situation is not None:
-                columns.insert(0, found.situation.tolist())
-            writer.writerows(
-                [found.model, user, *values] for user, *values in zip(found.users, *columns, strict=True)
-            )
 
 
 def write_rows(
@@ -110,7 +94,7 @@ def write_rows(
 
     A table leaves out the column `hidden`, and the titles if there are none.
     """
-    with nullcontext(sys.stdout) if output is None else _file(output) as file:
+    with nullcontext(sys.stdout) if output is None else output_file(output) as file:
         if kind == "csv":
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(names)
@@ -128,7 +112,7 @@ def write_rows(
 
 
 @contextmanager
-def _file(path: str | Path) -> Iterator[TextIO]:
+def output_file(path: str | Path) -> Iterator[TextIO]:
     """Open a file for writing; it appears only when it is complete."""
     try:
         with writing(path) as unfinished, unfinished.open("w", encoding="utf-8", newline="") as file:
@@ -146,3 +130,28 @@ def print_table(rows: Iterable[Sequence[Any]], names: Sequence[str], file: TextI
         Console(file=out).print(drawn_table(rows, names))
     else:
         out.write(table_text(rows, names))
+
+
+def note_skipped(skipped: dict[str, int]) -> None:
+    """Say how many rows were left out, and why."""
+    for reason, count in skipped.items():
+        note(f"left out {counted(count, 'row')}: {reason}")
+
+
+def check_output(path: Path | None, *inputs: str | Path | None) -> None:
+    """Raise if a file cannot be written, or is one of the inputs: names or patterns of files, or URLs."""
+    if path is not None:
+        refuse_own_input(path, [file for name in inputs if name is not None for file in paths_of(str(name))])
+        check_writable(path)
+
+
+@contextmanager
+def cluster_of(cluster: str | None, fitted: Recommender | None = None) -> Iterator[dict[str, Any]]:
+    """Connect to the cluster that was typed, if any, and give the parameters with which `fit` uses it."""
+    if cluster is None:
+        yield {}
+        return
+    with connected(cluster) as client:
+        if fitted is not None:
+            fitted.check_ready(client)
+        yield {"client": client}

@@ -1,4 +1,4 @@
-"""The command doctor. Its text becomes docs/reference/cli.md."""
+"""The commands info, compile and doctor. Their texts become docs/reference/cli.md."""
 
 import logging
 import platform
@@ -10,13 +10,77 @@ from collections.abc import Iterator
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from typing import Annotated, Literal
 
+import typer
+
+from mrfrec import __version__
+from mrfrec.cli.options import Model
+from mrfrec.cli.show import print_table, show_facts
+from mrfrec.core.memory import human_bytes
+from mrfrec.engines.devices import devices
+from mrfrec.engines.local import blas_libraries
+from mrfrec.engines.machine import available_memory, usable_threads
 from mrfrec.errors import DataError
+from mrfrec.io.artifact import describe
+from mrfrec.models.mrf.model import MRF
+from mrfrec.models.registry import load
 
 _NOT_FOR_USERS = ("dev", "docs", "tools")  # extras
 
 
 Finding = tuple[str, str, str]  # a name, its value, and advice if something is wrong
+
+
+def info(
+    model: Model,
+    form: Annotated[Literal["table", "json"], "A table for people, or JSON for programs."] = "table",
+) -> None:
+    """Describe a model file.
+
+    Shows its training data, parameters, arrays and size, whether it holds the users' histories, and how many
+    features of items and new items, which nobody has used, it knows; and the columns of its table of items.
+
+    \b
+    Examples:
+      mrfrec info shop.mrf
+      mrfrec info shop.mrf --format json
+    """
+    facts = describe(model)
+    if "features" in facts:
+        opened = load(model)
+        assert opened.catalogue.features is not None
+        new = int((opened.popularity_ == 0).sum())
+        facts["features"] = {
+            "count": len(opened.catalogue.features.names),
+            "new_items": new,
+            **facts["features"],
+        }
+    if "table" in facts:
+        facts["table"] = {each["name"]: each["kind"] for each in facts["table"]}
+    show_facts(facts, str(model), form)
+
+
+def compile(  # noqa: A001
+    dtype: Annotated[
+        Literal["float32", "float64", "both"], "Precision of the fits to compile for."
+    ] = "float32",
+) -> None:
+    """Compile the kernels ahead of the first fit.
+
+    Saves a container the seconds of compiling. The machine code is stored in lib/mrfrec of the Python
+    environment if that is writable, otherwise in ~/.cache/mrfrec; fits find it there, also on a read-only
+    file system. The code is specific to this processor model; another one compiles again.
+
+    \b
+    Examples:
+      mrfrec compile
+      mrfrec compile --dtype both
+    """
+    from mrfrec.models.compiling import compile_ahead
+
+    logging.getLogger("mrfrec").setLevel(logging.WARNING)
+    typer.echo(str(compile_ahead(dtypes=("float32", "float64") if dtype == "both" else (dtype,))))
 
 
 def doctor() -> None:
@@ -29,8 +93,6 @@ def doctor() -> None:
     Examples:
       mrfrec doctor
     """
-    from mrfrec.cli.show import print_table
-
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
     findings = list(examine())
     print_table([(name, value, advice or "ok") for name, value, advice in findings], ["", "", ""])
@@ -40,12 +102,6 @@ def doctor() -> None:
 
 def examine() -> Iterator[Finding]:
     """Yield everything that a bug report should contain."""
-    from mrfrec import __version__
-    from mrfrec.core.memory import human_bytes
-    from mrfrec.engines.devices import devices
-    from mrfrec.engines.local import blas_libraries
-    from mrfrec.engines.machine import available_memory, usable_threads
-
     yield "mrfrec", f"{__version__} in {Path(__file__).parents[1]}", ""
     yield "python", f"{sys.version.split()[0]} ({platform.platform()})", ""
     for name, extra in _libraries().items():
@@ -105,8 +161,6 @@ def _self_test() -> Finding:
     """Compare a small dense and a small sparse fit with plain numpy."""
     import numpy as np
     import scipy.sparse as sp
-
-    from mrfrec.models.mrf.model import MRF
 
     start = time.perf_counter()
     # The number of users is prime: no covariance is exactly zero, so the sparse fit keeps them all.
