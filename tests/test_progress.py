@@ -228,7 +228,8 @@ def test_a_command_has_a_bar_for_reading_and_one_for_the_rest(
     pl.DataFrame({"user": users, "item": items}).write_csv("t.csv")
     steps: Steps = []
     bar = contextlib.nullcontext(lambda *step: steps.append(step))
-    monkeypatch.setattr("mrfrec.cli.show.progress_bar", lambda: bar)
+    for module in ("data", "fitting"):
+        monkeypatch.setattr(f"mrfrec.cli.{module}.progress_bar", lambda: bar)
     assert CliRunner().invoke(application(), command).exit_code == 0
     read = sum(stage == "reading" for stage, *_ in steps)  # whose speed says nothing of the rest
     for bar_steps in (steps[:read], steps[read:]):

@@ -948,7 +948,7 @@ def test_demo_shows_accuracy_and_recommendations_and_what_it_says_to_try_next_wo
 ) -> None:
     steps: list[Any] = []
     bar = contextlib.nullcontext(lambda *step: steps.append(step))
-    monkeypatch.setattr("mrfrec.cli.show.progress_bar", lambda **_: bar)
+    monkeypatch.setattr("mrfrec.cli.demo.progress_bar", lambda **_: bar)
     done = run("demo", "-o", "it's [red].mrf", cwd=tmp_path)
     assert {"MRF, 2 % of the weights: ranking", "finishing"} <= {stage for stage, *_ in steps}
     assert done.err == ""
