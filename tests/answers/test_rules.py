@@ -61,24 +61,21 @@ def shop(model: str = "dense", *, ties: bool = False, seed: int = 0, users: int 
 
 def groups_of(model: Any, column: str) -> list[set[int]]:
     """By the values, one by one."""
-    column_ = model.catalogue.table.columns[column]
-    if column_.kind == "list":
-        return [{*column_.values[a:b].tolist()} for a, b in zip(column_.ptr, column_.ptr[1:], strict=False)]
-    return [set() if gone else {int(x)} for x, gone in zip(column_.values, column_.missing, strict=True)]
+    cells = [x if isinstance(x, list) else [x] for x in model.catalogue.table.frame[column].to_list()]
+    every = sorted({x for parts in cells for x in parts if x is not None})
+    return [{every.index(x) for x in parts if x is not None} for parts in cells]
 
 
 def expected(model: Any, question: dict[str, Any], k: int) -> list[list[str]]:
     """The lists of all users, chosen one by one."""
     histories = model.fitted_.training.histories.matrix()
     scores = model.scores(histories)
-    columns = model.catalogue.table.columns
     boost = question.get("boost") or {}
     numbers = {}
     for way, of in boost.items():
         none = 0.0 if way == "add" else 1.0
         if isinstance(of, str):
-            values = zip(columns[of].values, columns[of].missing, strict=True)
-            numbers[way] = [none if gone else float(x) for x, gone in values]
+            numbers[way] = [none if x is None else float(x) for x in model.catalogue.table.frame[of]]
         else:
             numbers[way] = [of.get(item, none) for item in model.items_]
     quotas = tuple((groups_of(model, name), most) for name, most in (question.get("at_most") or {}).items())

@@ -2,8 +2,6 @@
 
 import copy
 import json
-import subprocess
-import sys
 from datetime import date, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -18,8 +16,7 @@ import scipy.sparse as sp
 
 import mrfrec
 from mrfrec import MRF, Client, DataError, Interactions, MrfrecWarning, ParameterError
-from mrfrec.answers.conditions import check_where
-from mrfrec.answers.where import mask_of
+from mrfrec.answers.where import check_where, mask_of
 from mrfrec.cli.app import run as run_command
 from mrfrec.models import Popularity
 from mrfrec.service import create_app
@@ -281,19 +278,6 @@ def test_a_filter_that_is_a_column_is_named_by_its_type() -> None:
         fitted()[0].recommend(history=["i00"], where=pl.Series([1, 2]))
 
 
-def test_a_mapping_needs_no_polars(tmp_path: Path) -> None:
-    fitted()[0].save(tmp_path / "a.mrf")
-    code = f"""
-import sys, mrfrec
-model = mrfrec.load({str(tmp_path / "a.mrf")!r})
-model.answer(history=["i00"], k=1, where={{"price": (1, None), "tags": "p", "day": {{"most": "2026-11-20"}}}})
-assert "polars" not in sys.modules, "polars"
-model.answer(history=["i00"], k=1, where="price > 1")
-assert "polars" in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_whole_numbers_are_compared_exactly() -> None:
     big = 2**53
     table = pl.DataFrame({"item": [f"i{i:02}" for i in range(3)], "x": [big, big + 1, -big - 1]})
@@ -306,6 +290,29 @@ def test_whole_numbers_are_compared_exactly() -> None:
         mask = mask_of(check_where({"x": condition}), catalogue)
         assert mask is not None
         assert np.flatnonzero(mask).tolist() == kept, condition
+
+
+def test_columns_may_have_names_that_polars_takes_for_patterns() -> None:
+    rows = {
+        "item": ["i00", "i01", "i02"],
+        "*": [1, 2, None],
+        "^.*$": ["a", "b", "b"],
+        "^x": [["p"], [], None],
+    }
+    model = Popularity().fit(events(), items=pl.DataFrame(rows))
+    for where, kept in (
+        ({"*": (2, None)}, [1]), ({"^.*$": "b"}, [1, 2]), ({"^x": "p"}, [0]), ({"*": 1, "^.*$": "b"}, []),
+        ({"*": {"missing": True}}, range(2, M)),
+    ):  # fmt: skip
+        mask = mask_of(check_where(where), model.catalogue)
+        assert mask is not None
+        assert np.flatnonzero(mask).tolist() == [*kept], where
+    for at_most in ({"^.*$": 1}, {"*": 1}, {"^x": 0}):
+        assert len(model.answer(history=["i05"], k=3, at_most=at_most).rows) == 3
+    more = pl.DataFrame({"item": ["i03"], "*": [0.5], "^.*$": ["c"]})
+    joined = mrfrec.read_item_table(pl.DataFrame(rows)).joined(mrfrec.read_item_table(more))
+    assert joined.frame["*"].to_list() == [1, 2, None, 0.5]
+    assert joined.frame["^x"].to_list() == [["p"], [], None, None]
 
 
 def test_the_shell_the_service_and_its_client_filter_alike(

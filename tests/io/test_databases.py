@@ -339,7 +339,7 @@ def test_numeric_columns_of_a_table_of_items_are_numbers(postgres: str) -> None:
     )
     assert model.recommend(history=["b"], k=1, where="price < 50 AND code = 17")["item"].to_list() == ["a"]
     sums = "select sku, sum(price) as price from products group by 1 order by 1"
-    assert mrfrec.read_item_table(postgres, query=sums).column("price", "").values.tolist() == [49.9, 0]
+    assert mrfrec.read_item_table(postgres, query=sums).column("price", "").to_list() == [49.9, 0]
     with pytest.raises(
         DataError, match=r"column 'sku' \(item\) is numeric\..*cast\(… as text\), or as bigint"
     ):

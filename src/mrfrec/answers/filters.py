@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.answers.conditions import Where, is_by_user
 from mrfrec.answers.people import People, UnknownIds, find_ids, rows_of_pairs
 from mrfrec.answers.question import ItemFilter, Question
 from mrfrec.answers.rules import Rules
-from mrfrec.answers.where import mask_of, unknown_values
+from mrfrec.answers.where import Where, is_by_user, mask_of, unknown_values
 from mrfrec.checks import counted, warn
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue

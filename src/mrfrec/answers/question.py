@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from datetime import date
 from typing import Any
 
-from mrfrec.answers.conditions import Where, check_where
+from mrfrec.answers.where import Where, check_where
 from mrfrec.checks import check_count, check_flag, check_number, shortened, warn
 from mrfrec.data.reading_options import Moment, moment
 from mrfrec.errors import ParameterError

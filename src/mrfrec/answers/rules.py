@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from mrfrec.answers.people import UnknownIds, find_ids
 from mrfrec.answers.question import BOOST_LIMITS, Boost, Question, candidates_of_variety
 from mrfrec.answers.selection import Ranked, rank
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue
+from mrfrec.data.item_table import ItemTable
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.fitted.scorers import Lift, items_of
 from mrfrec.fitted.state import FittedState, Runtime
@@ -57,7 +59,7 @@ class Rules:
     def of(cls, catalogue: Catalogue, question: Question) -> "tuple[Rules, tuple[UnknownIds, ...]]":
         """Look up the columns and items of a question; return its rules and the items that are unknown."""
         quotas = tuple(
-            Quota(most, *_column(catalogue, column, "at_most").groups())
+            Quota(most, *_table(catalogue, "at_most").groups(column, "at_most")[:2])
             for column, most in (question.at_most or {}).items()
         )
         lift, unknown = lift_of(catalogue, question.boost)
@@ -88,20 +90,19 @@ def lift_of(catalogue: Catalogue, boost: Boost) -> tuple[Lift | None, tuple[Unkn
     for way, numbers in boost.items():
         parts[way] = np.full(len(catalogue.items), 1.0 if way == "multiply" else 0.0)
         if isinstance(numbers, str):
-            column = _column(catalogue, numbers, f'boost["{way}"]')
-            known = ~column.missing
-            least, most = BOOST_LIMITS[way]
-            is_within = np.zeros(len(known), np.bool_)
-            if column.kind == "number":
-                is_within = (column.values >= least) & (column.values <= most)
-            if len(wrong := np.flatnonzero(known & ~is_within)):
-                rule = f"a column of numbers from {least:g} to {most:g}"
-                advice = f"It is a {column.kind}."
-                if column.kind == "number":
-                    value, item = column.values[wrong[0]], catalogue.items[int(wrong[0])]
-                    advice = f"It has {value} for the item {item!r}, which must be such a number, or missing."
-                raise ParameterError(f'boost["{way}"]', rule, numbers, advice)
-            parts[way][known] = column.values[known]
+            name = f'boost["{way}"]'
+            table, (least, most) = _table(catalogue, name), BOOST_LIMITS[way]
+            column, kind = table.column(numbers, name), table.kind(numbers, name)
+            known = column.is_not_null().to_numpy()
+            rule = f"a column of numbers from {least:g} to {most:g}"
+            if kind != "number" and known.any():
+                raise ParameterError(name, rule, numbers, f"It is a {kind}.")
+            values = column.cast(pl.Float64).to_numpy() if kind == "number" else parts[way]
+            if len(wrong := np.flatnonzero(known & ~((values >= least) & (values <= most)))):
+                value, item = column[int(wrong[0])], catalogue.items[int(wrong[0])]
+                advice = f"It has {value} for the item {item!r}, which must be such a number, or missing."
+                raise ParameterError(name, rule, numbers, advice)
+            parts[way][known] = values[known]
         else:
             places, unknown = find_ids(list(numbers), catalogue.items, "item", "boost")
             missing += [item for each in unknown for item in each.ids]
@@ -111,11 +112,10 @@ def lift_of(catalogue: Catalogue, boost: Boost) -> tuple[Lift | None, tuple[Unkn
     return lift, (UnknownIds("boost", missing, total),) if missing else ()
 
 
-def _column(catalogue: Catalogue, name: str, parameter: str) -> Any:
-    """Return a column of the table of items."""
+def _table(catalogue: Catalogue, parameter: str) -> ItemTable:
     if catalogue.table is None:
         raise DataError(f"{parameter} needs a table of items, and this model has none: see set_items.")
-    return catalogue.table.column(name, parameter)
+    return catalogue.table
 
 
 def lifted(lift: Lift, items: Array, scores: Array) -> npt.NDArray[np.float64]:

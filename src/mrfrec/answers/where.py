@@ -1,30 +1,139 @@
-"""Which items meet conditions on the columns of the table of items."""
+"""Which items a filter keeps: conditions on the columns of the table of items, or an expression in SQL.
+
+Either form becomes one expression of polars.
+"""
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
+import polars.selectors as cs
 
-from mrfrec.answers.conditions import Where
-from mrfrec.answers.question import Question
 from mrfrec.checks import in_words, shortened
 from mrfrec.data.catalogue import Catalogue
-from mrfrec.data.item_table import Column, ItemTable
+from mrfrec.data.ids import as_list
+from mrfrec.data.item_table import ItemTable
 from mrfrec.data.reading_options import moment
 from mrfrec.errors import ParameterError
+from mrfrec.io.batches import POLARS_ERRORS
 
 Mask = npt.NDArray[np.bool_]
 
+Where = str | Mapping[Any, Any] | None
+"""An expression in SQL, or a mapping from columns to conditions; or these by user; None for no condition."""
+
+WORDS = ("any", "all", "none", "least", "most", "above", "below", "missing")
+"""The words of a condition."""
+
+_LISTS = ("any", "all", "none")  # words that take several values
 _MOST_MASKS = 16  # kept for one table; each has a byte for each item
 _DAY = 86_400_000_000  # microseconds
-_KINDS = {
+_BEYOND = 2**64  # larger than any whole number of a column
+_TYPES: Mapping[str, Any] = {
+    "text": str, "list": str, "flag": bool, "number": bool | int | float, "time": str | date,
+}  # fmt: skip
+_VALUES = {
     "text": "a text", "list": "texts", "flag": "True or False", "number": "a number",
     "time": "a date or a time, 2026-11-16 or 2026-11-16T10:30:00",
 }  # fmt: skip
+_QUOTED = r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\""
+_QUERY = r"(?i)\bselect\b|\(\s*(with|from|values|table)\b"
+_MOST_WORDS = 500  # names and signs: polars takes seconds for thousands, and ends the process for more
+_BEFORE_BRACKETS = {
+    "and", "or", "not", "in", "between", "like", "ilike", "is", "when", "then", "else", "over", "by",
+}  # fmt: skip
+_FUNCTIONS = {
+    "array_contains", "array_length", "lower", "upper", "length", "starts_with", "ends_with", "regexp_like",
+    "left", "right", "substr", "trim", "ltrim", "rtrim", "abs", "round", "floor", "ceil", "sqrt", "ln",
+    "greatest", "least", "coalesce", "nullif", "cast", "try_cast", "extract", "date", "date_part", "strftime",
+    "avg", "min", "max", "median", "sum", "count",
+}  # fmt: skip
+"""Those whose values are not longer than what they are given: rpad may fill the memory."""
+
+
+def check_where(where: object) -> Where:
+    """Return a filter in its plain form, {column: {word: value}}, or by user; refuse what is none."""
+    if isinstance(where, Mapping) and None in where:
+        return {user: _checked(each) for user, each in where.items()}
+    return _checked(where)
+
+
+def is_by_user(where: Where) -> bool:
+    """Return whether a filter in its plain form is by user: then it says what holds for everybody."""
+    return isinstance(where, Mapping) and None in where
+
+
+def as_json(where: Where) -> dict[str, Any] | None:
+    """Return a filter in its plain form as the service takes it."""
+    if isinstance(where, str) or is_by_user(where):
+        rule = "a mapping from columns to conditions: a service takes no SQL, and no filters by user"
+        raise ParameterError("where", rule, where)
+    return None if where is None else {
+        column: {word: _plain(value) for word, value in words.items()} for column, words in where.items()
+    }  # fmt: skip
+
+
+def _checked(where: object) -> Where:
+    if where is None or (isinstance(where, str) and where.strip()):
+        return where
+    if not isinstance(where, Mapping):
+        rule = "an expression in SQL, or a mapping from columns to conditions"
+        raise ParameterError("where", rule, where if isinstance(where, str) else type(where).__name__)
+    for name in where:
+        if not isinstance(name, str):
+            advice = "By user, say what holds for everybody, too: {None: {…}, user: {…}}."
+            raise ParameterError("where", "a mapping from names of columns to conditions", name, advice)
+    return {name: _words(f"where.{shortened(name, 40)}", each) for name, each in where.items()}
+
+
+def _words(name: str, condition: Any) -> dict[str, Any]:
+    """Return a condition as a mapping from words to values."""
+    if isinstance(condition, tuple):
+        if len(condition) != 2:
+            rule = "a pair of the least and the most, None where it is open; or a list of values"
+            raise ParameterError(name, rule, condition)
+        bounds = zip(("least", "most"), condition, strict=True)
+        condition = {word: bound for word, bound in bounds if bound is not None}
+    elif not isinstance(condition, Mapping):
+        condition = {"any": condition}
+    words = {}
+    for word, value in condition.items():
+        if word not in WORDS:
+            raise ParameterError(name, f"a condition with the words {', '.join(WORDS)}", word)
+        if word in _LISTS:
+            several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
+            words[word] = [_value(name, x) for x in (as_list(value, "value", name) if several else [value])]
+        elif word == "missing" and not isinstance(value, bool):
+            raise ParameterError(f"{name}.missing", "True or False", value)
+        else:
+            words[word] = _value(name, value)
+    return words
+
+
+def _value(name: str, value: Any) -> Any:
+    """Return a value as a plain one of Python."""
+    if hasattr(value, "item"):  # of numpy
+        if isinstance(value, np.datetime64) and not np.isnat(value):
+            value = value if value.dtype == "datetime64[D]" else value.astype("datetime64[us]")
+        value = value.item()
+    if isinstance(value, str | bool | int | date) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise ParameterError(name, "about texts, numbers, flags, dates or times", value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value.isoformat() if isinstance(value, date) else value
+
+
+# ── which items are kept ──────────────────────────────────────────────────────────────────────────
 
 
 def mask_of(where: Where, catalogue: Catalogue) -> Mask | None:
@@ -48,44 +157,25 @@ def mask_of(where: Where, catalogue: Catalogue) -> Mask | None:
     return kept
 
 
-def columns_named(question: Question) -> list[tuple[str, str]]:
-    """Return the columns that the rules of a question name, each after the parameter that names it."""
-    where = question.where
-    if isinstance(where, str):
-        from mrfrec.io.expressions import columns_of_expression
-
-        where = dict.fromkeys(columns_of_expression(where))
-    boosts = [
-        (f'boost["{way}"]', name) for way, name in (question.boost or {}).items() if isinstance(name, str)
-    ]
-    return [
-        *(("where", name) for name in where or ()),
-        *(("at_most", name) for name in question.at_most or ()),
-        *boosts,
-    ]
-
-
 def _mask_of(where: str | Mapping[Any, Any], table: ItemTable) -> Mask:
     if isinstance(where, str):
-        from mrfrec.io.expressions import mask_of_expression
-
-        return mask_of_expression(where, table)
-    kept = np.ones(len(table), np.bool_)
-    for name, words in where.items():
-        column = table.column(name, "where")
-        for word, value in words.items():
-            kept &= _holds(column, f"where.{shortened(name, 40)}", word, value)
-    return kept
+        return _mask_of_sql(where, table)
+    conditions = [
+        _condition(table, name, word, value) for name, words in where.items() for word, value in words.items()
+    ]
+    kept = table.frame.select(kept=pl.all_horizontal(pl.lit(True), *conditions).fill_null(False))
+    return np.broadcast_to(kept["kept"].to_numpy(), len(table))  # without conditions, there is one value
 
 
 def unknown_values(where: Where, table: ItemTable) -> str:
     """Return in sentences which texts of a filter no item has, and the most alike ones that some item has."""
     said = []
     for name, words in where.items() if isinstance(where, Mapping) else ():
-        column = table.column(name, "where")
-        texts = list(column.texts or ())
+        if table.kind(name, "where") not in ("text", "list"):
+            continue
+        texts = table.groups(name, "where").values.to_list()
         alike = {text.casefold(): text for text in texts}
-        for value in [*words.get("any", ()), *words.get("all", ())] if column.texts is not None else ():
+        for value in [*words.get("any", ()), *words.get("all", ())]:
             if value not in texts:
                 near = [repr(alike[each]) for each in get_close_matches(value.casefold(), alike)]
                 said.append(
@@ -94,110 +184,108 @@ def unknown_values(where: Where, table: ItemTable) -> str:
     return "".join(said)
 
 
-def _holds(column: Column, name: str, word: str, value: Any) -> Mask:
+def _condition(table: ItemTable, column: str, word: str, value: Any) -> pl.Expr:
+    """Return the expression of one condition; it may be null where the value is missing."""
+    name, kind = f"where.{shortened(column, 40)}", table.kind(column, "where")
+    x = cs.by_name(column).as_expr()  # pl.col would take names such as ^a$ for patterns
     if word == "missing":
-        return column.missing if value else ~column.missing
-    known = ~column.missing
-    if word == "none":
-        return known & ~_any(column, name, value)
-    if word == "any":
-        return known & _any(column, name, value)
-    if word == "all":
-        if column.kind != "list":
-            raise ParameterError(name, f"a condition without all: the column is a {column.kind}", value)
-        owners = _owners_of_parts(column, name, value)
-        return np.asarray(known & (np.bincount(owners, minlength=len(known)) == len({*value})))
-    if column.kind not in ("number", "time"):
-        rule = f"a condition without {word}, which is for numbers and times: the column is a {column.kind}"
+        return x.is_null() if value else x.is_not_null()
+    if word == "all" and kind != "list":
+        raise ParameterError(name, f"a condition without all: the column is a {kind}", value)
+    if word not in _LISTS and kind not in ("number", "time"):
+        rule = f"a condition without {word}, which is for numbers and times: the column is a {kind}"
         raise ParameterError(name, rule, value)
-    return known & _compared(column, name, word, value)
+    values = value if word in _LISTS else [value]
+    for each in values:
+        if not isinstance(each, _TYPES[kind]) or (kind == "number" and abs(each) > 1e300):
+            raise ParameterError(name, f"{_VALUES[kind]}, since the column is a {kind}", each)
+    if word == "all":
+        return x.list.eval(pl.element().is_in(values)).list.sum() == len({*values})
+    if kind == "list":
+        found = x.list.eval(pl.element().is_in(values)).list.any()
+    elif kind in ("text", "flag"):
+        found = x.is_in(values)
+    else:
+        x, number = x.to_physical(), pl.Float64() if table.frame.schema[column] == pl.Float64 else pl.Int128()
+        spans = [_span(name, kind, number, each) for each in values]
+        if word not in _LISTS:
+            first, last = (pl.lit(bound, number) for bound in spans[0])
+            return {"least": x >= first, "most": x <= last, "above": x > last, "below": x < first}[word]
+        days = [first // _DAY for first, last in spans if first < last]
+        found = x.is_in(pl.Series([first for first, last in spans if first == last], dtype=number))
+        found = found | x.floordiv(_DAY).is_in(days) if days else found
+    return ~found if word == "none" else found
 
 
-def _any(column: Column, name: str, values: list[Any]) -> Mask:
-    """Return which items have one of some values."""
-    x = column.values
-    if column.kind == "list":
-        some = np.zeros(len(column), np.bool_)
-        some[_owners_of_parts(column, name, values)] = True
-        return some
-    if column.kind == "text":
-        return _has_code(column, _codes(column, name, values))
-    if column.kind == "flag":
-        for value in values:
-            if not isinstance(value, bool):
-                raise _wrong_type(column, name, value)
-        return (x & (True in values)) | (~x & (False in values))
-    if column.kind == "number":
-        numbers = [_number(column, name, value) for value in values]
-        if x.dtype == np.int64:
-            numbers = [int(n) for n in numbers if n == int(n) and -(2**63) <= n < 2**63]
-        wanted = np.array(numbers, x.dtype)
-        return np.asarray(x == wanted[0] if len(wanted) == 1 else np.isin(x, wanted))
-    spans = sorted(_span(column, name, value) for value in values)
-    if not spans:
-        return np.zeros(len(x), np.bool_)
-    first, last = np.array(spans).T
-    place = np.searchsorted(first, x, side="right") - 1
-    return (place >= 0) & (x <= np.maximum.accumulate(last)[place])
+def _span(name: str, kind: str, number: pl.DataType, value: Any) -> tuple[Any, Any]:
+    """Return the first and the last number of a column that is equal to a value: a day is all of it.
 
-
-def _owners_of_parts(column: Column, name: str, texts: list[Any]) -> npt.NDArray[np.int32]:
-    """Return the item of each part of lists that is one of some texts."""
-    return column.owners[np.flatnonzero(_has_code(column, _codes(column, name, texts)))]
-
-
-def _codes(column: Column, name: str, texts: list[Any]) -> npt.NDArray[np.int64]:
-    """Return the codes of those texts that some item has."""
-    for text in texts:
-        if not isinstance(text, str):
-            raise _wrong_type(column, name, text)
-    codes = column.index.find(texts, "text")
-    return codes[codes >= 0]
-
-
-def _has_code(column: Column, codes: npt.NDArray[np.int64]) -> Mask:
-    """Return which values of a column, or which parts of its lists, are one of some codes.
-
-    For missing values, which have the code −1, the result means nothing.
+    Between whole numbers there is none, and the first is larger than the last.
     """
-    if len(codes) == 1:
-        return np.asarray(column.values == codes[0])
-    if not len(codes):
-        return np.zeros(len(column.values), np.bool_)
-    among = np.zeros(len(column.index), np.bool_)
-    among[codes] = True
-    return among.take(column.values, mode="clip")  # faster than without
-
-
-def _compared(column: Column, name: str, word: str, value: Any) -> Mask:
-    x = column.values
-    if column.kind == "time":
-        first, last = _span(column, name, value)
-        return {"least": x >= first, "most": x <= last, "above": x > last, "below": x < first}[word]
-    bound = _number(column, name, value)
-    if x.dtype == np.int64:  # without rounding the numbers of the column
-        bound = math.ceil(bound) if word in ("least", "below") else math.floor(bound)
-    compare = {"least": np.greater_equal, "most": np.less_equal, "above": np.greater, "below": np.less}[word]
-    return np.asarray(compare(x, bound))
-
-
-def _number(column: Column, name: str, value: Any) -> Any:
-    """Return a number; True is 1: SQLite and CSV have no other flags."""
-    if not isinstance(value, bool | int | float) or abs(value) > 1e300:
-        raise _wrong_type(column, name, value)
-    return value
-
-
-def _span(column: Column, name: str, value: Any) -> tuple[int, int]:
-    """Return the first and the last microsecond of a time; a day is all of it."""
+    if kind == "number":
+        if number == pl.Float64:
+            return float(value), float(value)
+        return tuple(max(-_BEYOND, min(x, _BEYOND)) for x in (math.ceil(value), math.floor(value)))
     is_day = isinstance(value, date) and not isinstance(value, datetime)
     if isinstance(value, str):
         is_day = len(value.strip()) == 10
-    if not isinstance(value, str | date):
-        raise _wrong_type(column, name, value)
     start = moment(name, value)
     return start, start + (_DAY - 1 if is_day else 0)
 
 
-def _wrong_type(column: Column, name: str, value: Any) -> ParameterError:
-    return ParameterError(name, f"{_KINDS[column.kind]}, since the column is a {column.kind}", value)
+# ── expressions in SQL ────────────────────────────────────────────────────────────────────────────
+
+
+def _mask_of_sql(text: str, table: ItemTable) -> Mask:
+    """Return for which items an expression such as "price < 50 AND category = 'shoes'" is true.
+
+    It sees the columns of the table and nothing else: a query inside it is refused.
+    """
+    expression, names = _parsed(text)
+    columns = {name: table.column(name, "where") for name in names}
+    rule = 'an expression that is true or false for each item, such as "price < 50"'
+    if not columns:
+        raise ParameterError("where", f"{rule}, and that names a column: {table.names}", text)
+    try:
+        found = pl.DataFrame(columns).select(expression.alias("kept"))["kept"]
+    except POLARS_ERRORS as error:
+        raise _wrong(text, error) from None
+    if found.dtype != pl.Boolean or len(found) != len(table):
+        raise ParameterError("where", rule, text, "A column of numbers: in_stock = 1.")
+    return found.fill_null(False).to_numpy()
+
+
+def columns_of_sql(text: str) -> list[str]:
+    """Return the names of the columns in an expression."""
+    return _parsed(text)[1]
+
+
+def _parsed(text: str) -> tuple[pl.Expr, list[str]]:
+    _check_form(text)
+    try:
+        expression = pl.sql_expr(text)
+        return expression, list(dict.fromkeys(expression.meta.root_names()))
+    except (*POLARS_ERRORS, TypeError, ValueError) as error:
+        raise _wrong(text, error) from None
+
+
+def _check_form(text: str) -> None:
+    """Refuse what polars would not answer in a bounded time and memory."""
+    plain = re.sub(_QUOTED, "0", text)
+    if "--" in plain or "/*" in plain or re.search(_QUERY, plain):
+        raise ParameterError("where", "an expression on columns, without a query or a comment inside", text)
+    words = len(re.findall(r"[^\W\d]\w*|[^\w\s,.]", plain))
+    if words > _MOST_WORDS:
+        rule = f"an expression of up to {_MOST_WORDS} names and signs, besides numbers and quoted texts"
+        advice = "For one of many values: price IN (10, 20, …), or a mapping from columns to conditions."
+        raise ParameterError("where", rule, shortened(text, 80), f"It has {words:,}. {advice}")
+    for name in re.findall(r"([\w`]+)\s*\(", plain):
+        if name.lower() not in _FUNCTIONS | _BEFORE_BRACKETS:
+            rule = f"an expression with the functions {', '.join(sorted(_FUNCTIONS))}"
+            raise ParameterError("where", rule, shortened(text, 80), f"It has {name}.")
+
+
+def _wrong(text: str, error: BaseException) -> ParameterError:
+    reason = str(error).strip().split("\n")[0][:200].rstrip(".")
+    advice = f"polars says: {reason}. Times compare with times: day >= DATE '2026-11-16'."
+    return ParameterError("where", "an expression in SQL that polars knows", text, advice)

@@ -1,15 +1,15 @@
-"""The table of items: the columns that filters and quotas use, typed, in the order of a model's items."""
+"""The table of items: the columns that filters and quotas use, in the order of a model's items."""
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
-from mrfrec.checks import counted, shortened
+from mrfrec.checks import check_threads, counted, shortened
 from mrfrec.data.ids import Ids, Texts
 from mrfrec.errors import DataError, ParameterError
 
@@ -18,116 +18,44 @@ COLUMN_KINDS: tuple[ColumnKind, ...] = get_args(ColumnKind)
 
 _log = logging.getLogger("mrfrec")
 
-Array = npt.NDArray[Any]
 _SHOWN = 12  # columns that an error lists
 _LONGEST = 40  # characters of a name that an error shows
+_KINDS: Mapping[Any, ColumnKind] = {
+    pl.Int64: "number", pl.Float64: "number", pl.Boolean: "flag", pl.String: "text", pl.List: "list",
+    pl.Datetime: "time",
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column, with a value for each of m items.
+class Groups(NamedTuple):
+    """Items with the same value of a column; item i is in the groups `codes[ptr[i]:ptr[i + 1]]`."""
 
-    Attributes
-    ----------
-    kind
-        "number", "flag", "text", "list" (of texts) or "time".
-    values
-        Numbers as float64, or int64 if all are whole; flags as booleans; times as microseconds since 1970.
-        Texts as codes, the positions in `texts`, −1 where they are missing. Of lists, the codes of all parts,
-        item by item; of one item they ascend and are distinct.
-    missing
-        For each item, whether it has no value.
-    texts
-        The different texts or parts, in ascending order.
-    ptr
-        Of lists, where the parts of each item begin: (m + 1).
-    """
+    ptr: npt.NDArray[np.int64]
+    codes: npt.NDArray[np.int32]
+    values: pl.Series  # of the groups, in ascending order
 
-    kind: ColumnKind
-    values: Array
-    missing: npt.NDArray[np.bool_]
-    texts: Texts | None = None
-    ptr: npt.NDArray[np.int64] | None = None
+    @classmethod
+    def of(cls, cells: pl.Series) -> "Groups":
+        """Group items by their cells. One without a value is in no group, one with a list in several."""
+        if cells.dtype == pl.List:
+            lengths = cells.list.len().fill_null(0)
+            parts = cells.explode(empty_as_null=False, keep_nulls=False)
+        else:
+            lengths, parts = cells.is_not_null(), cells.drop_nulls()
+        ptr = np.concatenate([[0], np.cumsum(lengths.to_numpy())]).astype(np.int64)
+        values = parts.unique().sort()
+        if values.dtype == pl.String:
+            codes = parts.cast(pl.Enum(values)).to_physical().to_numpy()
+        else:
+            codes = np.searchsorted(values.to_numpy(), parts.to_numpy())
+        return cls(ptr, codes.astype(np.int32, copy=False), values)
 
-    def __len__(self) -> int:
-        return len(self.missing)
-
-    def __getstate__(self) -> dict[str, Any]:  # without cached properties
-        return {each.name: getattr(self, each.name) for each in fields(self)}
-
-    @cached_property
-    def index(self) -> Ids:
-        """The texts, which find their codes."""
-        assert self.texts is not None
-        return Ids(self.texts)
-
-    @cached_property
-    def owners(self) -> npt.NDArray[np.int32]:
-        """The item of each part of lists."""
-        assert self.ptr is not None
-        return np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.ptr))
-
-    @cached_property
+    @property
     def counts(self) -> npt.NDArray[np.int64]:
-        """For each text or part, how many items have it."""
-        return np.bincount(self.values[self.values >= 0], minlength=len(self.texts or ()))
-
-    @cached_property
-    def span(self) -> tuple[Any, Any]:
-        """The least and the largest value of numbers, flags or times; there must be one."""
-        known = self.values[~self.missing]
-        return known.min().item(), known.max().item()
-
-    def at(self, rows: npt.NDArray[np.int64]) -> "Column":
-        """Return the values of these rows; rows that are −1 are missing. Keep only texts that are used."""
-        absent = rows < 0
-        missing = absent | self.missing[rows] if len(self) else np.ones(len(rows), np.bool_)
-        if self.ptr is not None:
-            starts, ends = self.ptr[:-1], self.ptr[1:]
-            lengths = np.zeros(len(rows), np.int64)
-            lengths[~missing] = (ends - starts)[rows[~missing]]
-            ptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-            first = np.zeros(len(rows), np.int64)
-            first[~missing] = starts[rows[~missing]]
-            values = self.values[np.repeat(first - ptr[:-1], lengths) + np.arange(ptr[-1])]
-            return _with_used_texts(replace(self, values=values, missing=missing, ptr=ptr))
-        values = np.full(len(rows), -1 if self.kind == "text" else 0, self.values.dtype)
-        values[~missing] = self.values[rows[~missing]]
-        made = replace(self, values=values, missing=missing)
-        return made if self.texts is None else _with_used_texts(made)
-
-    def groups(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-        """Return the groups of each item, those with the same value: where they begin (m + 1), and codes.
-
-        Codes are 0, 1, 2, … in the order of the values. An item without a value is in no group; one with a
-        list is in as many as it has parts.
-        """
-        return self._groups
-
-    @cached_property
-    def _groups(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-        if self.ptr is not None:
-            return self.ptr, self.values
-        ptr = np.concatenate([[0], np.cumsum(~self.missing)]).astype(np.int64)
-        known = self.values[~self.missing]
-        if self.kind != "text":
-            known = np.unique(known, return_inverse=True)[1]
-        return ptr, known.astype(np.int32, copy=False)
+        """The number of items in each group."""
+        return np.bincount(self.codes, minlength=len(self.values))
 
 
-def _with_used_texts(column: Column) -> Column:
-    """Return a column without texts that no item has."""
-    assert column.texts is not None
-    used = np.zeros(len(column.texts), np.bool_)
-    used[column.values[column.values >= 0]] = True
-    if used.all():
-        return column
-    code = np.append(np.cumsum(used) - 1, -1).astype(np.int32)  # the last is that of −1
-    texts = Texts.of(column.texts.take(np.flatnonzero(used)))
-    return replace(column, values=code[column.values], texts=texts)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ItemTable:
     """Columns about items, read by `read_item_table`, or those of a model: `model.catalogue.table`.
 
@@ -135,55 +63,64 @@ class ItemTable:
     ----------
     items
         Ids of the items of the rows.
-    columns
-        Columns by name.
+    frame
+        The columns: numbers (whole ones or not), flags, texts, lists of texts, which ascend and are distinct,
+        and times in UTC. A missing value is null.
     titles
         Titles of the items, if a column holds titles; those of a model are in its catalogue.
     """
 
     items: Ids
-    columns: Mapping[str, Column]
+    frame: pl.DataFrame
     titles: Texts | None = None
     # Which items the last filters have kept: a shop asks the same one again and again.
     masks: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict, init=False, repr=False)
+    _groups: dict[str, Groups] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.items)
 
-    def __getstate__(self) -> dict[str, Any]:  # without what is derived from the rest
-        return {**{each.name: getattr(self, each.name) for each in fields(self)}, "masks": {}}
+    def __reduce__(self) -> tuple[Any, ...]:  # without what is derived from the rest
+        return ItemTable, (self.items, self.frame, self.titles)
 
     def __repr__(self) -> str:
-        read = ", ".join(f"{name} ({column.kind})" for name, column in self.columns.items())
+        read = ", ".join(f"{name} ({kind})" for name, kind in self.kinds.items())
         return f"ItemTable({counted(len(self), 'item')}, {read})"
 
     @property
     def kinds(self) -> dict[str, ColumnKind]:
         """The kind of each column."""
-        return {name: column.kind for name, column in self.columns.items()}
+        return {name: _KINDS[kind.base_type()] for name, kind in self.frame.schema.items()}
 
     @property
     def described(self) -> int:
         """Number of items that have a value in some column."""
-        missing = [column.missing for column in self.columns.values()]
-        return int((~np.logical_and.reduce(missing)).sum()) if missing else 0
+        there = [column.is_not_null().to_numpy() for column in self.frame]
+        return int(np.logical_or.reduce(there).sum()) if there else 0
 
-    def column(self, name: object, parameter: str) -> Column:
+    def column(self, name: object, parameter: str) -> pl.Series:
         """Return a column; raise if there is none of that name. `parameter` is where it was named."""
-        column = self.columns.get(name) if isinstance(name, str) else None
-        if column is None:
+        check_threads("asking about the table of items")
+        if not isinstance(name, str) or name not in self.frame.columns:
             raise ParameterError(parameter, f"about columns of the table of items: {self.names}", name)
-        return column
+        return self.frame.get_column(name).alias("")  # polars takes names such as ^a$ for patterns
+
+    def kind(self, name: object, parameter: str) -> ColumnKind:
+        """Return the kind of a column; raise if there is none of that name."""
+        return _KINDS[self.column(name, parameter).dtype.base_type()]
 
     @property
     def names(self) -> str:
         """The names of the columns, as an error lists them."""
-        names = [shortened(name, _LONGEST) for name in list(self.columns)[:_SHOWN]]
-        return ", ".join(map(repr, names)) + (", …" if len(self.columns) > _SHOWN else "")
+        names = [shortened(name, _LONGEST) for name in self.frame.columns[:_SHOWN]]
+        return ", ".join(map(repr, names)) + (", …" if len(self.frame.columns) > _SHOWN else "")
 
-    def groups(self, name: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-        """Return the groups of each item by a column: see `Column.groups`."""
-        return self.column(name, "groups").groups()
+    def groups(self, name: str, parameter: str) -> Groups:
+        """Return the groups of each item by a column, which `parameter` names."""
+        cells = self.column(name, parameter)
+        if name not in self._groups:
+            self._groups[name] = Groups.of(cells)
+        return self._groups[name]
 
     def find(self, items: Ids) -> npt.NDArray[np.int64]:
         """Return the row of each item, −1 without one. Integers are compared with strings as texts."""
@@ -196,8 +133,7 @@ class ItemTable:
         """Return the table of these items, in their order; what it does not know of them is missing."""
         if items is self.items:
             return self
-        rows = self.find(items)
-        return ItemTable(items, {name: column.at(rows) for name, column in self.columns.items()})
+        return ItemTable(items, rows_at(self.frame, self.find(items)))
 
     def titles_for(self, items: Ids, titles: Texts | None, *, is_new: bool = True) -> Texts | None:
         """Return titles of items, with those of this table where they have none.
@@ -226,27 +162,19 @@ class ItemTable:
         """
         rows = np.flatnonzero(self.find(more.items) < 0)
         added = [str(x) if self.items.is_text else x for x in more.items.take(rows)]
+        others, known = rows_at(more.frame, rows), more.kinds
         columns = {}
-        for name, column in self.columns.items():
-            other = more.columns.get(name)
-            if other is not None and other.kind != column.kind:
-                raise DataError(f"column {name!r} is {column.kind} in the table of items; got {other.kind}.")
-            places = rows if other is not None else np.full(len(rows), -1)
-            columns[name] = _stacked(column, (other or column).at(places))
-        return ItemTable(Ids.of([*self.items, *added], "item"), columns)
+        for (name, kind), own in zip(self.kinds.items(), self.frame, strict=True):
+            if known.get(name, kind) != kind:
+                raise DataError(f"column {name!r} is {kind} in the table of items; got {known[name]}.")
+            missing = pl.Series(name, [None] * len(rows), own.dtype)
+            other = others.get_column(name, default=missing)
+            both = own.dtype if own.dtype == other.dtype else pl.Float64()
+            columns[name] = pl.concat([own.cast(both), other.cast(both)])
+        return ItemTable(Ids.of([*self.items, *added], "item"), pl.DataFrame(columns))
 
 
-def _stacked(first: Column, second: Column) -> Column:
-    """Return the values of one column, and then those of another one of the same kind."""
-    parts = [first, second]
-    missing = np.concatenate([part.missing for part in parts])
-    values = [part.values for part in parts]
-    texts = ptr = None
-    if first.texts is not None and second.texts is not None:
-        texts = Texts.of(sorted({*first.texts, *second.texts}))
-        index = Ids(texts)
-        codes = (np.append(index.find(list(part.texts or ()), "text"), -1) for part in parts)
-        values = [code[each].astype(np.int32) for code, each in zip(codes, values, strict=True)]
-    if first.ptr is not None and second.ptr is not None:
-        ptr = np.concatenate([first.ptr, first.ptr[-1] + second.ptr[1:]])
-    return Column(first.kind, np.concatenate(values), missing, texts, ptr)
+def rows_at(frame: pl.DataFrame, rows: npt.NDArray[Any]) -> pl.DataFrame:
+    """Return rows of a frame; those of rows that are −1 are missing."""
+    places = pl.Series(rows)
+    return frame.select(pl.all().gather(places.set(places < 0, None)))

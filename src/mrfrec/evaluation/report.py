@@ -5,9 +5,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from mrfrec.checks import counted
-from mrfrec.data.item_table import Column
 from mrfrec.errors import ParameterError
 from mrfrec.evaluation.metrics import Mean
 from mrfrec.evaluation.others import describe_lists
@@ -272,10 +272,10 @@ def by_column(evaluations: Sequence[Evaluation], split: Split, column: str, most
     table = split.training.table
     if table is None:
         raise ParameterError("column", "left out without a table of items", column)
-    own = table.over(split.training.items).column(column, "column")
-    ptr, codes = own.groups()
+    own = table.over(split.training.items)
+    ptr, codes, values = own.groups(column, "column")
     owner = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
-    names = _names_of_groups(own)
+    names = _names_of_groups(values)
     counts = [np.ones(len(ptr) - 1), split.training.popularity, *(each.recommended for each in evaluations)]
     of_groups = [np.bincount(codes, each[owner], len(names)) / max(each.sum(), 1) for each in counts]
     order = np.argsort(-of_groups[1], kind="stable")
@@ -290,11 +290,9 @@ def by_column(evaluations: Sequence[Evaluation], split: Split, column: str, most
     return Section(columns, rows, f"Share of what is recommended, by {column}")
 
 
-def _names_of_groups(column: Column) -> list[str]:
-    """Return the values of a column in the order of their codes."""
-    if column.texts is not None:
-        return list(column.texts)
-    values = np.unique(column.values[~column.missing])
-    if column.kind == "time":
-        return [str(np.datetime64(int(value), "us"))[:16].replace("T", " ") for value in values]
-    return [f"{value:g}" if column.kind == "number" else "yes" if value else "no" for value in values]
+def _names_of_groups(values: pl.Series) -> list[str]:
+    if values.dtype == pl.Datetime:
+        return values.dt.strftime("%Y-%m-%d %H:%M").to_list()
+    if values.dtype == pl.String:
+        return values.to_list()
+    return [f"{value:g}" if values.dtype != pl.Boolean else "yes" if value else "no" for value in values]

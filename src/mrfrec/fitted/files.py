@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from mrfrec.checks import check_flag
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, DataSize, Training
 from mrfrec.data.features import Encoding, ItemFeatures
 from mrfrec.data.ids import Ids, Texts
-from mrfrec.data.item_table import COLUMN_KINDS, Column, ItemTable
+from mrfrec.data.item_table import COLUMN_KINDS, ItemTable
 from mrfrec.data.provenance import Origin
 from mrfrec.data.reading_options import RULES
 from mrfrec.errors import ModelFileError, ParameterError
@@ -172,19 +173,28 @@ def catalogue_arrays(catalogue: Catalogue) -> dict[str, npt.NDArray[Any]]:
         arrays |= {"features.ptr": features.matrix.indptr, "features.items": features.matrix.indices}
         arrays |= {"features.values": features.values, **_text_arrays("features.names", features.names)}
     if catalogue.table is not None:
-        for number, column in enumerate(catalogue.table.columns.values()):
-            arrays |= {f"table.{number}.{name}": array for name, array in _column_arrays(column).items()}
+        for number, column in enumerate(catalogue.table.kinds):
+            parts = _column_arrays(catalogue.table, column)
+            arrays |= {f"table.{number}.{part}": array for part, array in parts.items()}
     return arrays
 
 
-def _column_arrays(column: Column) -> dict[str, npt.NDArray[Any]]:
-    flags_as_bytes = column.values.view(np.uint8) if column.kind == "flag" else column.values
-    arrays = {"values": flags_as_bytes}
-    if column.kind != "text" and column.missing.any():
-        arrays["missing"] = column.missing.view(np.uint8)
-    if column.texts is not None:
-        arrays |= _text_arrays("texts", column.texts)
-    return arrays if column.ptr is None else {**arrays, "ptr": column.ptr}
+def _column_arrays(table: ItemTable, name: str) -> dict[str, npt.NDArray[Any]]:
+    """Return a column as arrays, texts as codes: damaged Arrow data could end the process that reads it."""
+    cells, kind = table.column(name, "table"), table.kinds[name]
+    missing = cells.is_null().to_numpy()
+    if kind in ("text", "list"):
+        groups = table.groups(name, "table")
+        arrays = _text_arrays("texts", Texts.of(groups.values))
+        if kind == "text":
+            values = np.full(len(cells), -1, np.int32)
+            values[~missing] = groups.codes
+            return {**arrays, "values": values}
+        arrays |= {"values": groups.codes, "ptr": groups.ptr}
+    else:
+        cells = cells.cast(pl.UInt8) if kind == "flag" else cells.to_physical()
+        arrays = {"values": cells.fill_null(0).to_numpy()}
+    return {**arrays, "missing": missing.view(np.uint8)} if missing.any() else arrays
 
 
 def read_table(arrays: Mapping[str, Stored], items: Ids, facts: Any) -> ItemTable:
@@ -193,32 +203,49 @@ def read_table(arrays: Mapping[str, Stored], items: Ids, facts: Any) -> ItemTabl
                for n, each in enumerate(facts)}  # fmt: skip
     if len(columns) < len(facts):
         raise KeyError("table")
-    return ItemTable(items, columns)
+    return ItemTable(items, pl.DataFrame(columns))
 
 
-def _read_column(arrays: Mapping[str, Stored], name: str, m: int, kind: Any) -> Column:
+def _read_column(arrays: Mapping[str, Stored], name: str, m: int, kind: Any) -> pl.Series:
     types = {"number": (np.int64, np.float64), "flag": (np.uint8,), "time": (np.int64,)}
     stored = arrays[f"{name}.values"]
     if kind not in COLUMN_KINDS or stored.array.dtype not in types.get(kind, (np.int32,)):
         raise stored.damaged()
-    texts = ptr = None
-    if kind in ("text", "list"):
-        texts = read_texts(arrays, f"{name}.texts")
-    if kind == "list":
-        codes = stored.bound(len(texts or ())).read()
-        ptr = _starts(arrays[f"{name}.ptr"], len(codes))
-    if stored.array.shape != (m,) if ptr is None else len(ptr) != m + 1 or stored.array.ndim != 1:
+    if stored.array.ndim != 1 or (kind != "list" and len(stored.array) != m):
         raise stored.damaged()
-    values = _flags(stored) if kind == "flag" else stored.read()
     if kind == "text":
-        assert texts is not None
-        if len(values) and not -1 <= values.min() <= values.max() < len(texts):
+        texts, codes = read_texts(arrays, f"{name}.texts"), stored.read()
+        if len(codes) and not -1 <= codes.min() <= codes.max() < len(texts):
             raise stored.damaged()
-        return Column(kind, values, values < 0, texts)
+        return _gathered(texts, codes)
     missing = np.zeros(m, np.bool_)
     if f"{name}.missing" in arrays:
         missing = _flags(shaped(arrays, f"{name}.missing", m, kind="u"))
-    return Column(kind, values, missing, texts, ptr)
+    if kind == "list":
+        texts = read_texts(arrays, f"{name}.texts")
+        parts = _gathered(texts, stored.bound(len(texts)).read())
+        ptr = _starts(arrays[f"{name}.ptr"], len(parts))
+        if len(ptr) != m + 1:
+            raise stored.damaged()
+        cells = _as_lists(parts, ptr)
+    else:
+        cells = pl.Series(_flags(stored) if kind == "flag" else stored.read())
+        cells = cells.cast(pl.Datetime("us")) if kind == "time" else cells
+    return cells.set(pl.Series(missing), None) if missing.any() else cells
+
+
+def _gathered(texts: Texts, codes: npt.NDArray[np.int32]) -> pl.Series:
+    """Return texts by their positions; that of −1 is missing."""
+    return pl.Series([*texts, None], dtype=pl.String).gather(np.where(codes < 0, len(texts), codes))
+
+
+def _as_lists(parts: pl.Series, ptr: npt.NDArray[np.int64]) -> pl.Series:
+    """Return lists of these parts, by where each list begins."""
+    row = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
+    lists = pl.DataFrame({"row": row, "parts": parts}).group_by("row", maintain_order=True).agg("parts")
+    every = pl.DataFrame({"row": np.arange(len(ptr) - 1)})
+    found = every.join(lists, on="row", how="left", maintain_order="left")["parts"]
+    return found.fill_null(pl.lit([], pl.List(pl.String)))
 
 
 def _flags(stored: Stored) -> npt.NDArray[np.bool_]:

@@ -22,6 +22,7 @@ from mrfrec.io.item_table import (
     FALSE,
     SEPARATORS,
     TRUE,
+    check_that_rows_agree,
     column_kinds,
     joined_texts,
     parts_of_list,
@@ -152,29 +153,13 @@ def _read_table(
     rows = read_item_rows(source, item, query, list(named or ()))
     kinds: dict[str, Kind | None] = named or dict.fromkeys(rows.cells)
     cells = {name: joined_texts(rows.cells[name], f"{rows.name}, column {name!r}") for name in kinds}
-    _check_that_rows_agree(rows.name, rows.items, rows.place, cells)
+    advice = 'Put several values into one cell, such as "Action|Comedy", or keep'
+    for name, texts in cells.items():
+        joined = texts.list.join("|", ignore_nulls=True) if texts.dtype == pl.List else texts
+        check_that_rows_agree(f"{rows.name}, column {name!r}", rows, joined.replace("", None), advice)
     of_columns = known or {name: _TABLE_KINDS[kind] for name, kind in kinds.items() if kind}
     table = table_beside(rows, of_columns)
     return _FeatureTable(rows.name, rows.items, rows.place, cells, kinds, table)
-
-
-def _check_that_rows_agree(
-    table: str, items: Ids, place: npt.NDArray[np.int32], columns: Mapping[str, pl.Series]
-) -> None:
-    """Refuse an item whose rows differ: it is not clear which of them count."""
-    if len(place) == len(items):
-        return
-    for name, cells in columns.items():
-        texts = cells.list.join("|", ignore_nulls=True) if cells.dtype == pl.List else cells
-        filled = pl.DataFrame({"item": place, "cell": texts}).filter(pl.col("cell").fill_null("") != "")
-        different = filled.unique()["item"]
-        if (repeated := different.filter(different.is_duplicated())).len():
-            item = items[int(repeated.min())]  # type: ignore[arg-type]
-            raise DataError(
-                f"{table}, column {name!r} must have one value for each item; the rows of {item!r} differ. "
-                'Put several values into one cell, such as "Action|Comedy", or keep one row of each item: '
-                "drop_duplicates of pandas, unique of polars."
-            )
 
 
 def _entries(table: _FeatureTable, encodings: Mapping[str, Encoding]) -> pl.DataFrame:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import polars as pl
 
 from mrfrec.data.ids import Ids, Texts, first_titles
-from mrfrec.data.item_table import COLUMN_KINDS, Column, ColumnKind, ItemTable
+from mrfrec.data.item_table import COLUMN_KINDS, ColumnKind, ItemTable, rows_at
 from mrfrec.data.reading_options import ReadingOptions
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.batches import FEATURE, reading
@@ -62,7 +62,7 @@ def read_item_table(
     rows = read_item_rows(source, item, query, list(kinds or ()))
     wanted = kinds or dict.fromkeys(rows.cells)
     made = {name: _column(rows, name, kind) for name, kind in wanted.items()}
-    table = ItemTable(rows.items, made, rows.titles)
+    table = ItemTable(rows.items, pl.DataFrame(made), rows.titles)
     _log.info("%s: %s", rows.name, table)
     return table
 
@@ -130,7 +130,7 @@ def table_beside(rows: ItemRows, kinds: Mapping[str, ColumnKind | None]) -> Item
             made[name] = _column(rows, name, kinds.get(name))
         except DataError as error:
             _log.info("a column is not kept for filters: %s", error)
-    return ItemTable(rows.items, made, rows.titles)
+    return ItemTable(rows.items, pl.DataFrame(made), rows.titles)
 
 
 def column_kinds(columns: Any, kinds: Sequence[str]) -> dict[str, Any] | None:
@@ -151,28 +151,29 @@ def column_kinds(columns: Any, kinds: Sequence[str]) -> dict[str, Any] | None:
 # ── typed columns ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _column(rows: ItemRows, name: str, kind: ColumnKind | None) -> Column:
+def _column(rows: ItemRows, name: str, kind: ColumnKind | None) -> pl.Series:
     """Return the value of each item; refuse rows of one item that differ."""
     where = f"{rows.name}, column {name!r}"
     with reading(where):
-        column = _typed(_joined(rows.cells[name], where), kind, rows.is_text, where)
-    known = np.flatnonzero(~column.missing)[::-1]
+        cells = _typed(_joined(rows.cells[name], where).alias(""), kind, rows.is_text, where)
+    check_that_rows_agree(where, rows, cells, "Keep")
+    known = np.flatnonzero(cells.is_not_null().to_numpy())[::-1]
     first = np.full(len(rows.items), -1)
     first[rows.place[known]] = known  # of several rows, the first that has a value
-    others = known[first[rows.place[known]] != known]
-    for row, same in zip(others.tolist(), first[rows.place[others]].tolist(), strict=True):
-        if not np.array_equal(_cell(column, row), _cell(column, same)):
-            item = rows.items[int(rows.place[row])]
-            raise DataError(
-                f"{where} must have one value for each item; the rows of {item!r} differ. "
-                "Keep one row of each item: drop_duplicates of pandas, unique of polars."
-            )
-    return column.at(first)
+    return rows_at(cells.to_frame(), first).to_series()
 
 
-def _cell(column: Column, row: int) -> npt.NDArray[Any]:
-    span = slice(row, row + 1) if column.ptr is None else slice(*column.ptr[row : row + 2].tolist())
-    return column.values[span]
+def check_that_rows_agree(where: str, rows: ItemRows, cells: pl.Series, advice: str) -> None:
+    """Refuse an item whose rows differ: it is not clear which of them count."""
+    if len(rows.place) == len(rows.items):
+        return
+    different = pl.DataFrame({"item": rows.place, "cell": cells}).drop_nulls("cell").unique()["item"]
+    if (repeated := different.filter(different.is_duplicated())).len():
+        item = rows.items[int(repeated.min())]  # type: ignore[arg-type]
+        raise DataError(
+            f"{where} must have one value for each item; the rows of {item!r} differ. "
+            f"{advice} one row of each item: drop_duplicates of pandas, unique of polars."
+        )
 
 
 def _joined(batches: list[pl.Series], where: str) -> pl.Series:
@@ -186,12 +187,19 @@ def _joined(batches: list[pl.Series], where: str) -> pl.Series:
     return pl.concat([part if part.dtype != pl.Null else part.cast(parts[0].dtype) for part in batches])
 
 
-def _typed(cells: pl.Series, kind: ColumnKind | None, is_text: bool, where: str) -> Column:
+def _typed(cells: pl.Series, kind: ColumnKind | None, is_text: bool, where: str) -> pl.Series:
     if cells.dtype == pl.String:
         cells = pl.select(pl.when(cells.str.strip_chars() != "").then(cells)).to_series()
     kind = kind or _kind_of(cells, is_text, where)
     if kind in ("text", "list"):
-        return _coded(as_texts(cells, where), kind, where)
+        cells = as_texts(cells, where)
+        if kind == "text" and cells.dtype == pl.List:
+            raise DataError(f"{where} must hold a text in each cell; it holds lists.")
+        cells = _lists(cells) if kind == "list" else cells
+        parts = cells.explode(empty_as_null=False, keep_nulls=False) if kind == "list" else cells.drop_nulls()
+        if (odd := parts.filter(parts.str.contains("\0", literal=True))).len():
+            raise DataError(f"{where} must hold texts without NUL characters; got {odd[0]!r}.")
+        return cells
     odd = cells
     if kind == "number":
         cells = _numbers(cells)
@@ -199,8 +207,7 @@ def _typed(cells: pl.Series, kind: ColumnKind | None, is_text: bool, where: str)
         cells = _flags(cells, where)
     elif cells.dtype == pl.String:
         cells = parsed_times(cells, where)
-    missing = cells.is_null()
-    if (wrong := missing & odd.is_not_null()).any():
+    if (wrong := cells.is_null() & odd.is_not_null()).any():
         got = odd.filter(wrong)[0]
         raise DataError(f"{where} must hold a {kind} in each cell; got {got!r}.")
     if kind == "time":
@@ -208,9 +215,8 @@ def _typed(cells: pl.Series, kind: ColumnKind | None, is_text: bool, where: str)
             raise DataError(f"{where} must hold dates or times, such as 2026-11-16.")
         if not cells.drop_nulls().dt.year().is_between(1, 9999).all():
             raise DataError(f"{where} must hold times in the years 1 to 9999.")
-        cells = cells.cast(pl.Datetime("us")).dt.epoch("us")
-    filled = cells.fill_null(False if kind == "flag" else 0)
-    return Column(kind, filled.to_numpy(), missing.to_numpy())
+        cells = cells.cast(pl.Datetime("us"))
+    return cells
 
 
 def _numbers(cells: pl.Series) -> pl.Series:
@@ -268,35 +274,15 @@ def _kind_of(cells: pl.Series, is_text: bool, where: str) -> ColumnKind:
     return "list" if is_list else "text"
 
 
-def _coded(cells: pl.Series, kind: ColumnKind, where: str) -> Column:
-    """Return texts or lists as codes of the different texts."""
-    if kind == "text":
-        if cells.dtype == pl.List:
-            raise DataError(f"{where} must hold a text in each cell; it holds lists.")
-        texts, codes = _codes(cells, where)
-        return Column("text", codes, cells.is_null().to_numpy(), texts)
-    missing = cells.is_null().to_numpy()
+def _lists(cells: pl.Series) -> pl.Series:
+    """Return lists of texts, whose parts ascend and are distinct."""
     if cells.dtype != pl.List:
         mark = separator_of(cells.drop_nulls(), SEPARATORS) or "|"
-        parts = [[part.strip() for part in parts_of_list(text or "", mark)] for text in cells]
-        cells = pl.Series([[part for part in each if part] for each in parts], dtype=pl.List(pl.String))
-    row = np.repeat(np.arange(len(cells)), cells.list.len().fill_null(0).to_numpy())
-    flat = cells.list.explode(empty_as_null=False, keep_nulls=False)
-    flat = pl.select(pl.when(flat.str.strip_chars() != "").then(flat)).to_series()  # as in texts
-    texts, codes = _codes(flat, where)
-    row, codes = row[codes >= 0], codes[codes >= 0]
-    both = np.unique(row * max(len(texts), 1) + codes)  # ascending and distinct
-    row, codes = np.divmod(both, max(len(texts), 1))
-    ptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(cells)))]).astype(np.int64)
-    return Column("list", codes.astype(np.int32), missing, texts, ptr)
-
-
-def _codes(texts: pl.Series, where: str) -> tuple[Texts, npt.NDArray[np.int32]]:
-    """Return the different texts in ascending order, and the position of each among them, −1 for null."""
-    if (odd := texts.filter(texts.str.contains("\0", literal=True).fill_null(False))).len():
-        raise DataError(f"{where} must hold texts without NUL characters; got {odd[0]!r}.")
-    codes = texts.rank("dense").cast(pl.Int32).fill_null(0).to_numpy() - 1
-    return Texts.of(texts.drop_nulls().unique().sort()), codes.astype(np.int32)
+        parts = [None if text is None else parts_of_list(text, mark) for text in cells]
+        lists = [None if each is None else [part.strip() for part in each] for each in parts]
+        cells = pl.Series(lists, dtype=pl.List(pl.String))
+    filled = pl.element().filter(pl.element().str.strip_chars() != "")  # as in texts
+    return cells.list.eval(filled).list.unique().list.sort()
 
 
 # ── cells as text ─────────────────────────────────────────────────────────────────────────────────

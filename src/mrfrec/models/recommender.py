@@ -25,11 +25,11 @@ from mrfrec.answers.columns import (
     rows_of,
     search_columns,
 )
-from mrfrec.answers.conditions import Where
 from mrfrec.answers.histories import history_columns
 from mrfrec.answers.people import UnknownIds, people_of, timed_rows, validation_rows
 from mrfrec.answers.publishing import Form, WriteOptions
 from mrfrec.answers.question import Boost, ItemFilter, Question, Quotas, options_of
+from mrfrec.answers.where import Where
 from mrfrec.bars import showing
 from mrfrec.checks import check_count, check_flag, check_frames, counted
 from mrfrec.core.rows import Rows

@@ -1,7 +1,8 @@
 """Check what a night would read and write before it takes time: queries, tables and rules."""
 
+from mrfrec.answers.question import Question
 from mrfrec.answers.rules import Rules
-from mrfrec.answers.where import columns_named, mask_of
+from mrfrec.answers.where import columns_of_sql, mask_of
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.errors import ParameterError
 from mrfrec.io.columns import find_item, find_roles, name_list
@@ -47,7 +48,7 @@ def _check_item_queries(job: Job) -> None:
     table = planned(source.items, source.items_query)
     item = find_item(table, None)
     columns = [name for name in table.columns if name != item]
-    for parameter, name in [] if recommendations is None else columns_named(recommendations.question):
+    for parameter, name in [] if recommendations is None else _columns_named(recommendations.question):
         if name not in columns:
             rule = f"about columns of items_query: {name_list(columns)}"
             raise ParameterError(f"{job.path}: publish.recommendations.{parameter}", rule, name)
@@ -58,7 +59,7 @@ def check_rules(job: Job, catalogue: Catalogue) -> None:
     if job.publish.recommendations is None:
         return
     question = job.publish.recommendations.question
-    if catalogue.table is None and columns_named(question):
+    if catalogue.table is None and _columns_named(question):
         rule = "a table of items, with the columns that the rules name"
         raise ParameterError(f"{job.path}: source.items", rule, None, 'Such as items = "products.csv".')
     try:
@@ -66,3 +67,16 @@ def check_rules(job: Job, catalogue: Catalogue) -> None:
         Rules.of(catalogue, question)
     except ParameterError as error:
         raise error.named(f"{job.path}: publish.recommendations.{error.name}") from None
+
+
+def _columns_named(question: Question) -> list[tuple[str, str]]:
+    """Return the columns that the rules of a question name, each after the parameter that names it."""
+    where = columns_of_sql(question.where) if isinstance(question.where, str) else question.where
+    boosts = [
+        (f'boost["{way}"]', name) for way, name in (question.boost or {}).items() if isinstance(name, str)
+    ]
+    return [
+        *(("where", name) for name in where or ()),
+        *(("at_most", name) for name in question.at_most or ()),
+        *boosts,
+    ]

@@ -21,8 +21,8 @@ from mrfrec.answers.columns import (
     shared_features_text,
     through_text,
 )
-from mrfrec.answers.conditions import Where, as_json
 from mrfrec.answers.question import Boost, ItemFilter, Question, Quotas, check_at, check_boost, options_of
+from mrfrec.answers.where import Where, as_json
 from mrfrec.checks import check_count, check_frames, check_number, missing_extra, warn
 from mrfrec.data.catalogue import name_with_id
 from mrfrec.data.ids import Id, Ids, as_list

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import polars as pl
 
-from mrfrec.answers.conditions import WORDS
+from mrfrec.answers.where import WORDS
 from mrfrec.checks import shortened
-from mrfrec.data.item_table import Column, ItemTable
+from mrfrec.data.item_table import Groups, ItemTable
 from mrfrec.errors import ParameterError
 from mrfrec.service.schemas import MOST_ON_PAGE, PageQuery
 
@@ -81,7 +82,7 @@ class PageRules:
         where: dict[str, dict[str, Any]] = {}
         for (word, column), texts in self.conditions.items():
             name = shortened(f"{word}.{column}", _SHOWN)
-            kind = None if table is None else table.column(column, name).kind
+            kind = None if table is None else table.kind(column, name)
             values = [_typed(name, kind, text) for text in texts]
             where.setdefault(column, {})[word] = values if word == "any" else values[0]
         return {"where": where or None, "at_most": self.quotas or None, "variety": self.variety}
@@ -91,8 +92,8 @@ class PageRules:
 
         These have their names and values in an address, and a text.
         """
-        columns = {} if table is None else table.columns
-        made = (self._control(name, column) for name, column in columns.items())
+        columns = () if table is None else table.frame.columns
+        made = (self._control(name, table) for name in columns if table is not None)
         controls = [control for control in made if control is not None][:_MOST_COLUMNS]
         held = {pair for control in controls for pair in control["holds"]}
         others = [
@@ -116,30 +117,32 @@ class PageRules:
             "is_open": any(control["holds"] for control in rest),
             "others": others,
             "grouping": [
-                (name, shortened(name, _SHOWN)) for name, column in columns.items() if _has_groups(column)
+                (name, shortened(name, _SHOWN)) for name in columns if table and _has_groups(table, name)
             ][:_MOST_COLUMNS],
             "variety": self.variety if table is not None or self.variety else None,
         }
 
-    def _control(self, name: str, column: Column) -> Content | None:
+    def _control(self, name: str, table: ItemTable) -> Content | None:
         """Return the control of a column, and which names and values it `holds`; None if it has none."""
-        if not 0 < len(name) <= _LONGEST - len("at_most.") or column.missing.all():
+        column, kind = table.column(name, name), table.kind(name, name)
+        if not 0 < len(name) <= _LONGEST - len("at_most.") or column.null_count() == len(column):
             return None
         control: Content = {"name": name, "label": shortened(name, _SHOWN), "holds": []}
         chosen = self.conditions.get(("any", name), [])
-        if column.texts is not None:
-            if not _has_groups(column) or len(column.texts) > _MOST_DIFFERENT:
+        if kind in ("text", "list"):
+            groups = table.groups(name, name)
+            if not _has_groups(table, name) or len(groups.values) > _MOST_DIFFERENT:
                 return None
-            choices = _choices(column, chosen)
+            choices = _choices(groups, chosen)
             return control | {"kind": "choice", "choices": choices, "is_chosen": bool(chosen)}
-        least, most = column.span
-        if column.kind == "flag" or (column.values.dtype == np.int64 and (least, most) == (0, 1)):
-            yes = "true" if column.kind == "flag" else "1"
+        least, most = column.min(), column.max()
+        if kind == "flag" or (column.dtype == pl.Int64 and (least, most) == (0, 1)):
+            yes = "true" if kind == "flag" else "1"
             return control | {"kind": "flag", "yes": yes, "holds": [(f"any.{name}", yes)] * (yes in chosen)}
-        is_time = column.kind == "time"
+        is_time = kind == "time"
         typed = [(self.conditions.get((word, name)) or [""])[0] for word in ("least", "most")]
         if is_time:
-            least, most = (str(np.datetime64(x, "us"))[:10] for x in (least, most))
+            least, most = (str(x)[:10] for x in (least, most))
         return control | {
             "kind": "range",
             "entry": "number" if not is_time else "date" if {*map(len, typed)} <= {0, 10} else "text",
@@ -153,20 +156,20 @@ class PageRules:
         }
 
 
-def _choices(column: Column, chosen: list[str]) -> list[tuple[str, str]]:
+def _choices(groups: Groups, chosen: list[str]) -> list[tuple[str, str]]:
     """Return the most frequent values of a column that are not chosen yet, and how a page shows them."""
-    assert column.texts is not None
     made: list[tuple[str, str]] = []
-    for code in np.argsort(-column.counts, kind="stable").tolist():
-        text = column.texts[code]
+    for code in np.argsort(-groups.counts, kind="stable").tolist():
+        text = groups.values[code]
         if 0 < len(text) <= _LONGEST and text not in chosen and len(made) < _MOST_CHOICES:
-            made.append((text, f"{shortened(text, _SHOWN)} ({column.counts[code]:,})"))
+            made.append((text, f"{shortened(text, _SHOWN)} ({groups.counts[code]:,})"))
     return made
 
 
-def _has_groups(column: Column) -> bool:
+def _has_groups(table: ItemTable, name: str) -> bool:
     """Return whether a column of texts or lists has a value that several items share."""
-    return column.texts is not None and int(column.counts.max(initial=0)) > 1
+    is_text = table.kind(name, name) in ("text", "list")
+    return is_text and int(table.groups(name, name).counts.max(initial=0)) > 1
 
 
 def _whole(name: str, text: str) -> int:

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
-from mrfrec.answers.conditions import Where
 from mrfrec.answers.question import Boost, ItemFilter, Question
+from mrfrec.answers.where import Where
 from mrfrec.checks import shortened
 from mrfrec.data.reading_options import Moment
 from mrfrec.service.problems import ProblemError
