@@ -89,7 +89,7 @@ class Origin:
         """Read what `facts` wrote; raise a TypeError or LookupError if it is something else."""
         rules, grain, bound, batches = (facts[name] for name in ("rules", "grain", "bound", "batches"))
         kinds = facts["users"], facts["items"]
-        columns = {str(role): str(name) for role, name in facts.get("columns", {}).items()}
+        columns = {str(role): str(name) for role, name in facts["columns"].items()}
         if (
             not (grain is None or type(grain) is int)
             or type(bound) is not float

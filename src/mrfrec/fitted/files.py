@@ -129,7 +129,7 @@ def read_fitted(
         raise KeyError(*(wrong or ["items"]))
     learned = restore(arrays, facts["state"], len(items))
     rules = facts["origin"]["rules"]
-    columns = facts["origin"].get("columns", {})
+    columns = facts["origin"]["columns"]
     if type(rules) is not dict or rules.keys() - {*RULES} or type(columns) is not dict:
         raise KeyError("origin")
     titles = None

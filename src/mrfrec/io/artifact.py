@@ -20,12 +20,13 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
+from mrfrec.checks import shortened
 from mrfrec.errors import ModelFileError
 from mrfrec.io.atomic import file_path, writing
 from mrfrec.io.exclusive import REPLACES_OPEN_FILES
 
 FORMAT = "mrfrec"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _BLOCK = 1 << 20  # bytes with a checksum of their own; a multiple of every type's size
 _TYPES = {
     "F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8", "U8": "|u1", "U32": "<u4", "U64": "<u8",
@@ -226,10 +227,11 @@ def open_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], StoredArray
     metadata = header.get("__metadata__") or {}
     if metadata.get("format") != FORMAT:
         raise ModelFileError(f"{path} is a safetensors file, but not a model of mrfrec.")
-    version = metadata.get("format_version", "")
-    if not version.isdecimal() or len(version) > 9 or int(version) > FORMAT_VERSION:
+    version = shortened(str(metadata.get("format_version")), 20)
+    if version != str(FORMAT_VERSION):
         raise ModelFileError(
-            f"{path} has format version {version}; this mrfrec reads up to {FORMAT_VERSION}. Upgrade mrfrec."
+            f"{path} was written by another version of mrfrec, in the format {version}, where this one reads "
+            f"{FORMAT_VERSION}: fit the model again."
         )
     if _seal(metadata) != metadata.get("seal"):
         raise ModelFileError(f"{path} is damaged: its header is not what was written. Use another copy.")
