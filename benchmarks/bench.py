@@ -215,7 +215,6 @@ def groups(data: Path) -> dict[str, list[Case]]:
         ],
         "gpu": [
             ("MSD-shaped, dense", msd, gpu.fit_and_compare, {"l2": 3.0, "sparsity": None, **cuda}),
-            ("MSD-shaped, 0.5 %, r = 0", msd, fit, {"l2": 1.0, "sparsity": 0.005, **cuda}),
             *(
                 (f"{items:,} items, dense", lambda m=items: gpu.wide(m), gpu.fit_or_refuse, wide)
                 for items in (100_000, 150_000)

@@ -7,9 +7,8 @@ import signal
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the processes of a test run share the cores
 
@@ -19,9 +18,6 @@ import pytest
 import mrfrec.datasets
 
 from matrices import Matrix, random_matrix
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 
 def pytest_collection_finish() -> None:
@@ -46,19 +42,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from servers import save_shop  # loads uvicorn
 
     return save_shop(tmp_path_factory.mktemp("shop") / "shop.mrf")
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Client]":
-    """A client of two worker processes of one thread each."""
-    from distributed import Client, LocalCluster
-
-    folder = str(tmp_path_factory.mktemp("workers"))
-    workers = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", local_directory=folder)
-    with Client(workers) as connection:
-        yield connection
-    with suppress(KeyError):  # Dask may have forgotten a worker that was killed
-        workers.close()
 
 
 @pytest.fixture(scope="session")

@@ -86,8 +86,6 @@ PROMISES = {
         "test_fitted_again_it_is_the_same_whatever_the_threads",
         "test_few_users_in_numpy_and_many_in_compiled_code_agree_to_the_bit",
         "test_a_device_gives_the_lists_of_the_cpu",
-        "test_a_cluster_gives_the_bits_of_one_machine",
-        "test_a_worker_that_is_killed_costs_time_only",
     ],
     "Equal to the paper.": [
         "test_sparse_fit_equals_naive",

@@ -223,7 +223,6 @@ TUNE = "mrfrec tune events.csv --heldout 5 --model ItemKNN --vary neighbors=3,5 
 RUN_WITH = {
     "serve": SERVE,
     "client": CLIENT,
-    "cluster": "mrfrec fit events.csv -o shared.mrf --sparsity 0.1 --cluster local:1",
     "plot": f"{TUNE} --plot tuning.png",
     "wmf": "mrfrec fit events.csv -o wmf.mrf --model WMF\nmrfrec recommend wmf.mrf --history 1,2",
     "torch": "mrfrec fit events.csv -o vae.mrf --model 'MultVAE: epochs=2'\n"

@@ -35,7 +35,6 @@ HOME_OF = {
     "implicit": {"models/baselines/wmf.py"},
     "torch": rooms("models/baselines", "networks training")
     | rooms("engines", "devices gpu/dense gpu/device gpu/low_rank gpu/ranking gpu/rows gpu/sparse"),
-    "distributed": {"engines/cluster.py"},
     "anyio": {"service/app.py"},  # which Starlette brings
     "fastapi": rooms("service", "api app page"),
     "jinja2": {"service/page.py"},
@@ -228,10 +227,8 @@ def test_the_discounts_of_ndcg_are_written_once() -> None:
 def test_nothing_prints_pickles_or_sets_up_logging() -> None:
     for name, path in files().items():
         found = re.findall(r"(?<![.\w])print\(|import pickle|basicConfig|os\.environ", path.read_text())
-        # Dask pickles all that it sends to the workers of a cluster; prometheus_client takes the folder that
-        # several processes share from the environment alone.
-        allowed = {"import pickle"} if name.startswith("engines/cluster") else set()
-        allowed |= {"os.environ"} if name == "service/metrics.py" else set()
+        # prometheus_client takes the folder that several processes share from the environment alone.
+        allowed = {"os.environ"} if name == "service/metrics.py" else set()
         assert {*found} <= allowed, f"{name}: {found}"
 
 

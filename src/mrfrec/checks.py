@@ -105,7 +105,7 @@ def in_words(words: Iterable[object], last: str = "and") -> str:
 
 
 def missing_extra(need: str, extra: str) -> MissingLibraryError:
-    """Return an error that says what is needed ("a cluster needs Dask"), and how to install the extra."""
+    """Return an error that says what is needed ("a plot needs matplotlib"), and how to install the extra."""
     return MissingLibraryError(f"{need}: {how_to_install(extra)}.")
 
 

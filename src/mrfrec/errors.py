@@ -8,7 +8,6 @@
     ├── MemoryPlanError     a fit would exceed the memory limit  (also a MemoryError)
     ├── ModelFileError      a model file is invalid              (also a ValueError)
     ├── MissingLibraryError an optional library is missing       (also an ImportError)
-    ├── ClusterError        a cluster cannot do the work         (also a RuntimeError)
     ├── RefusedError        a guard refuses to publish a model   (also a RuntimeError)
     ├── BusyError           another process is at work           (also a RuntimeError)
     ├── ServiceError        a service cannot run or answer       (also a RuntimeError)
@@ -22,7 +21,6 @@ from typing import Any
 
 __all__ = [
     "BusyError",
-    "ClusterError",
     "DataError",
     "EmptyTableError",
     "MemoryPlanError",
@@ -71,10 +69,6 @@ class EmptyTableError(DataError):
 
 class MissingLibraryError(MrfrecError, ImportError):
     """An optional library is not installed. The message says which extra to install."""
-
-
-class ClusterError(MrfrecError, RuntimeError):
-    """A cluster cannot do the work: no scheduler, no workers, other versions, or a task that failed."""
 
 
 class RefusedError(MrfrecError, RuntimeError):

@@ -1,7 +1,7 @@
 """The dense model in PyTorch: the numbers of the naive formulas and of the CPU, on every device there is."""
 
 import pickle
-import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,14 +20,17 @@ from mrfrec import (
     read_item_features,
 )
 from mrfrec.answers.selection import rank
+from mrfrec.core import costs, fitting
 from mrfrec.core.low_rank import leading_directions
+from mrfrec.core.plan import Settings
 from mrfrec.core.rows import Rows
 from mrfrec.engines import devices
-from mrfrec.engines.gpu import accelerator, dense, ranking, rows, sparse
+from mrfrec.engines.gpu import dense, ranking, rows
 from mrfrec.engines.gpu.device import computing_on
 from mrfrec.engines.local import LocalEngine
 from mrfrec.fitted import linear
 from mrfrec.models.parameters import runtime_of
+from mrfrec.shown import report_of
 
 from matrices import random_matrix
 
@@ -35,8 +38,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 # Small enough for several chunks, tiles, strips and batches on small data.
 SMALL = {
     dense: {"_TILE_SIDE": 16, "_STRIP_ROWS": 7},
-    rows: {"_LEAST_STRIP": 500, "_LARGEST_STRIP": 900, "LISTED": 300},
-    sparse: {"_BATCH": 9000, "LISTED": 300},
+    rows: {"_STRIP": 500, "_LISTED": 300},
 }
 
 
@@ -47,7 +49,7 @@ def on_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         pytest.skip("needs a GPU")
 
     def engine_on(_: str, *given: Any) -> LocalEngine:
-        return LocalEngine(*given, accelerator=accelerator.TorchAccelerator(request.param))
+        return LocalEngine(*given, accelerator=dense.TorchAccelerator(request.param))
 
     monkeypatch.setattr(devices, "engine_on", engine_on)
     for module, sizes in SMALL.items():
@@ -71,11 +73,6 @@ SETTINGS: list[dict[str, Any]] = [
     {"sparsity": None, "mean_constraint": True, "offset": False},
     {"sparsity": None, "rank": 5, "rank_weight": 0.5},
     {"sparsity": None, "feature_weight": 1.0},
-    {"sparsity": 0.2},
-    {"sparsity": 0.2, "r": 0.5},
-    {"sparsity": 0.1, "user_weight": 0.0, "alpha": 0.75, "max_neighbors": 9, "r": 0.2},
-    {"threshold": 0.5, "center": False, "offset": False, "rank": 0},
-    {"sparsity": 0.2, "feature_weight": 1.0},
 ]
 TYPES = pytest.mark.parametrize(
     ("real", "dtype", "error"), [(False, "float32", 3e-6), (True, "float64", 1e-12)]
@@ -101,19 +98,35 @@ def test_a_device_gives_the_model_of_the_cpu(
     data = with_new_items(X) if new else Interactions(sp.csr_array(X))
     found = MRF(dtype=dtype, device="cuda", **settings).fit(data)
     expected = on_the_cpu(MRF(dtype=dtype, **settings), data)
-    a, b = (np.asarray(m.weights_.todense() if m.is_sparse else m.weights_) for m in (found, expected))
+    a, b = (np.asarray(m.weights_) for m in (found, expected))
     assert np.abs(a - b).max() < (10 if new else 1) * error * np.abs(b).max()
     assert b[:, [7, 30]].any() or not new
     scores = expected.scores(data.matrix)
     assert np.abs(found.scores(data.matrix) - scores).max() < 10 * error * np.abs(scores).max()
-    assert (found.threshold_, found.n_blocks_) == (expected.threshold_, expected.n_blocks_)
     assert found.timings_.keys() == expected.timings_.keys()
-    if found.pattern_ is not None and expected.pattern_ is not None:
-        assert np.array_equal(found.pattern_.toarray(), expected.pattern_.toarray())
+    assert str(found.plan_).endswith(f"; on {on_device}")
     if on_device == "cuda":  # to the bit; PyTorch's CPU code depends on where arrays lie in memory
-        again = MRF(dtype=dtype, device="cuda", **settings).fit(data).weights_
-        assert np.array_equal(again.todense() if found.is_sparse else again, a)
+        assert np.array_equal(MRF(dtype=dtype, device="cuda", **settings).fit(data).weights_, a)
     assert "device" not in found.parameters
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"sparsity": 0.2, "r": 0.5, "rank": 5, "rank_weight": 0.5}, {"threshold": 0.5}, {"sparsity": 0.2}],
+    ids=str,
+)
+def test_a_sparse_model_is_fitted_on_the_processor_and_the_plan_says_so(
+    on_device: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    X = sp.csr_array(random_matrix(3, users=150, items=75))
+    found = MRF(device="cuda", **settings).fit(X)
+    expected = on_the_cpu(MRF(**settings), X)
+    assert str(found.plan_).endswith("; fitted on the processor: sparse models do not use a GPU")
+    assert "fitted on the processor" in str(report_of(found.plan_))
+    assert str(found.plan_.without_memory()) == str(expected.plan_.without_memory())
+    for model, name in ((found, "there.mrf"), (expected, "here.mrf")):
+        model.save(tmp_path / name)
+    assert (tmp_path / "there.mrf").read_bytes() == (tmp_path / "here.mrf").read_bytes()
 
 
 @TYPES
@@ -125,40 +138,29 @@ def test_a_device_finds_the_directions_of_the_cpu(
     both = []
     for engine in (devices.engine_on("", None, None, None), LocalEngine()):
         with engine:
-            both.append(leading_directions(sp.csr_array(X), 4, dtype, engine))
+            both.append(leading_directions(sp.csr_array(X), 4, dtype, engine, engine.accelerator))
     found, expected = ((L.vectors * L.left[:, None]) @ L.vectors.T for L in both)
     assert np.abs(found - expected).max() < 30 * error * np.abs(expected).max()
 
 
-@pytest.mark.parametrize(
-    ("sparsity", "message"),
-    [(None, "not positive definite"), (0.3, r"block of item \d+ .* is not positive definite")],
-)
-def test_what_cannot_be_inverted_is_refused_in_the_same_words(
-    on_device: str, sparsity: float | None, message: str
-) -> None:
+def test_what_cannot_be_inverted_is_refused_in_the_same_words(on_device: str) -> None:
     X = sp.csr_array(np.repeat(random_matrix(3), 2, axis=1))  # twins of everything
-    with pytest.raises(NumericalError, match=message) as there:
-        MRF(l2=0.0, sparsity=sparsity, device="cuda").fit(X)
-    with pytest.raises(NumericalError, match=message) as here:
-        on_the_cpu(MRF(l2=0.0, sparsity=sparsity), X)
-    words = [re.sub(r"block of item \d+ \(\d+", "", str(error.value)) for error in (here, there)]
-    assert words[0] == words[1]
+    with pytest.raises(NumericalError, match="not positive definite") as there:
+        MRF(l2=0.0, sparsity=None, device="cuda").fit(X)
+    with pytest.raises(NumericalError) as here:
+        on_the_cpu(MRF(l2=0.0, sparsity=None), X)
+    assert str(there.value) == str(here.value)
 
 
-@pytest.mark.parametrize("sparsity", [None, 0.2])
 def test_what_does_not_fit_on_the_device_is_refused_before_it_starts(
-    on_device: str, sparsity: float | None, monkeypatch: pytest.MonkeyPatch
+    on_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accelerator, "LIBRARIES", 10**15)
-    stages: list[str] = []
-    with pytest.raises(
-        MemoryPlanError, match=r"1000\.0 TB \((dense|sparse), on the device\).*device=\"cpu\""
-    ):
-        MRF(sparsity=sparsity, device="cuda").fit(
-            sp.csr_array(random_matrix(3)), progress=lambda stage, *_: stages.append(stage)
-        )
+    monkeypatch.setattr(dense, "LIBRARIES", 10**15)
+    X, stages = sp.csr_array(random_matrix(3)), list[str]()
+    with pytest.raises(MemoryPlanError, match=r"1000\.0 TB \(dense, on the device\).*device=\"cpu\""):
+        MRF(sparsity=None, device="cuda").fit(X, progress=lambda stage, *_: stages.append(stage))
     assert not stages
+    assert MRF(sparsity=0.2, device="cuda").fit(X).is_sparse  # needs no room there
 
 
 def test_memory_that_others_take_meanwhile_ends_in_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,17 +178,33 @@ def test_memory_that_others_take_meanwhile_ends_in_one_clear_error(monkeypatch: 
 
 
 def test_auto_takes_a_gpu_with_room_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    careful, obedient = (accelerator.TorchAccelerator("cpu", if_it_pays=x) for x in (True, False))
-    for kind, m, seconds, expected in (
-        ("dense", 4000, 1.9, False), ("dense", 4000, 2.1, True), ("dense", 10**7, 10**5, False),
-        ("sparse", 10**6, 1.0, False), ("sparse", 10**6, 10.0, True),
-    ):  # fmt: skip
-        assert careful.takes(kind, m, 10**6, False, "float32", 0, seconds) == expected
-    assert obedient.takes("dense", 10, 10, True, "float32", 0, 0.0)
+    careful, obedient = (dense.TorchAccelerator("cpu", if_it_pays=x) for x in (True, False))
+    for m, expected in ((4_999, False), (5_000, True), (10**7, False)):
+        assert careful.takes(m, 10**6, False, "float32", 0) == expected
+    assert obedient.takes(10, 10, True, "float32", 0)
     X = sp.csr_array(random_matrix(3))
     B = MRF(sparsity=None).fit(X).weights_
     monkeypatch.setattr(devices, "chosen_device", lambda _: "cpu:0")  # PyTorch's own
-    assert np.array_equal(B, MRF(sparsity=None, device="auto").fit(X).weights_)  # too small to be worth it
+    small = MRF(sparsity=None, device="auto").fit(X)  # too small to be worth it
+    assert np.array_equal(B, small.weights_)
+    assert "processor" not in str(small.plan_)
+    assert "on cpu:0" not in str(small.plan_)
+    monkeypatch.setattr(dense, "_LEAST_ITEMS", 1)
+    assert str(MRF(sparsity=None, device="auto").fit(X).plan_).endswith("; on cpu:0")
+
+
+def test_auto_chooses_whatever_the_threads_and_leaves_the_engine_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X, taken = sp.csr_array(random_matrix(3)), []
+    settings = Settings(2.0, 0.75, 0.0, 0.0, 0.25, True, None, None, 1000, 0.0, False, "float32")
+    monkeypatch.setattr(costs, "of_fit", lambda *_: {"factorise": 10.0})  # as if for 10 seconds of one core
+    for threads in (1, 64):
+        device = dense.TorchAccelerator("cpu", if_it_pays=True)
+        with LocalEngine(threads, accelerator=device) as engine:
+            taken.append(fitting.fit(X, settings, engine).weights)
+            assert engine.accelerator is device
+    assert np.array_equal(taken[0].matrix(), taken[1].matrix())
 
 
 def test_devices_are_checked_by_name_and_by_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Ordered pairs on a cluster and beside a device."""
+"""Ordered pairs beside a device."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,12 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from distributed import Client
 
 from mrfrec.core import fitting
 from mrfrec.core.plan import Settings
-from mrfrec.engines.cluster import ClusterEngine
-from mrfrec.engines.gpu.accelerator import TorchAccelerator
+from mrfrec.engines.gpu.dense import TorchAccelerator
 from mrfrec.engines.local import LocalEngine
 
 from matrices import places_of, random_matrix
@@ -24,17 +22,6 @@ def fitted_by(engine: LocalEngine, settings: Settings) -> Any:
     places = places_of(X)[np.nonzero(X)].astype(np.uint16)
     with engine:
         return fitting.fit(sp.csr_array(X), settings, engine, places=places)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("r", [0.0, 0.3])
-def test_a_cluster_gives_the_bits_of_one_machine(client: Client, r: float) -> None:
-    settings = replace(SETTINGS, sparsity=0.1, r=r)
-    found, expected = (
-        fitted_by(engine, settings).weights.matrix() for engine in (ClusterEngine(client), LocalEngine(2))
-    )
-    np.testing.assert_array_equal(found.indices, expected.indices)
-    np.testing.assert_array_equal(found.data, expected.data)
 
 
 @pytest.mark.parametrize("parameters", [{}, {"threshold": 0.1, "rank": 8}], ids=["dense", "sparse"])

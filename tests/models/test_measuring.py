@@ -439,7 +439,7 @@ def test_trials_take_about_as_long_as_their_estimate_says(settings: dict[str, An
     data = Interactions(sp.csr_array(X.astype(np.float32)))
     model = MRF(threads=1, **settings)
     model.fit(data)  # compile
-    task = model._to_measure(data, None)
+    task = model._to_measure(data)
     with task.engine() as engine:
         asked = asked_of(data)
         plan = measuring.prepare(asked, data.matrix, task.settings, task.free, engine, 0)

@@ -68,11 +68,10 @@ class People:
             raise ParameterError("at", "None for a history without times", at, advice)
         return replace(self, now=moment("at", at))
 
-    def batches(self, first: int = 0, last: int | None = None) -> Iterator[tuple[int, list[Id], Rows]]:
+    def batches(self) -> Iterator[tuple[int, list[Id], Rows]]:
         """Yield the row at which a batch of users starts, their names, and their histories."""
-        end = len(self) if last is None else last
-        for start in range(first, end, _USERS_AT_ONCE):
-            stop = min(start + _USERS_AT_ONCE, end)
+        for start in range(0, len(self), _USERS_AT_ONCE):
+            stop = min(start + _USERS_AT_ONCE, len(self))
             rows = self._rows(self.histories, start, stop)
             if self.times is not None and not self.recency.is_blind:
                 times = self._rows(replace(self.histories, values=self.times, check=None), start, stop).values

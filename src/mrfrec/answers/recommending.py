@@ -60,13 +60,12 @@ def ranked(
     progress: "Progress | None" = None,
     *,
     warns: bool = False,
-    span: tuple[int, int | None] = (0, None),
 ) -> Iterator[Recommendations]:
-    """Yield recommendations for a range of the people."""
+    """Yield recommendations for the people."""
     k, more_novelty = question.k, added_novelty(fitted, question.novelty)
     places, rules = min(k, len(fitted.catalogue.items)), filters.rules
     short = done = 0
-    for start, names, histories in people.batches(*span):
+    for start, names, histories in people.batches():
         which: dict[str, Any] = {
             "hide": filters.hide(start, histories, question.exclude_seen),
             "never": filters.hidden,

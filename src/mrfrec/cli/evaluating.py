@@ -11,7 +11,6 @@ from mrfrec.cli import options as opt
 from mrfrec.cli.data import Data, prepared_split, refuse, show, write_per_user
 from mrfrec.cli.models import make_models, only_model, parse_model, parse_vary
 from mrfrec.cli.options import Evaluating
-from mrfrec.cli.show import cluster_of
 from mrfrec.errors import ParameterError
 from mrfrec.evaluation import protocol, report, tuning
 from mrfrec.evaluation.grids import axes_of
@@ -211,14 +210,13 @@ def tune(
     plot: opt.Plot = None,
     *,
     machine: opt.Machine,
-    cluster: opt.Cluster = None,
 ) -> None:
     """Find good parameters on validation users, or by time on a cut before the one of mrfrec evaluate.
 
     Does not evaluate on the test users. Works for every model. Trials share statistics: a new l2 is cheap, a
     new novelty or rank_weight needs no fit. Where the best value is the last of its list, values beyond it
     are tried. Writes the best parameters, whenever better ones are found, for mrfrec fit --params and for
-    --model; prints the best trials. With --cluster, its workers share each fit of an MRF.
+    --model; prints the best trials.
 
     \b
     Examples:
@@ -232,7 +230,7 @@ def tune(
 
     spec = parse_model(only_model(model))
     settings = Evaluating(metrics=metric, ties=ties, form=form)
-    (made,) = make_models([spec], machine)
+    make_models([spec], machine)  # refuses bad parameters before the data is read
     varied = parse_vary(vary or (), spec.kind)
     axes_of(spec.kind, varied, spec.parameters)  # refuses bad values before the data is read
     if best.suffix.lower() != ".json" or (study is not None and study.resolve() == best.resolve()):
@@ -240,13 +238,11 @@ def tune(
     if minutes is None and trials is None and method == "climb":
         minutes = tuning.MINUTES
     checked = prepared_split(data, settings, plot, defaults=["ndcg@100"], written=[best, study])
-    workers = cluster_of(cluster, made)
-    with workers as on_cluster, checked as (split, wanted, progress):
+    with checked as (split, wanted, progress):
         result = tuning.climb(
             split, ",".join(wanted), model=spec.kind, fixed=spec.parameters, vary=varied,
             grid=method == "grid", minutes=minutes, trials=trials, study=study,
             improved=lambda so_far: so_far.save(best), ties=ties, machine=machine, progress=progress,
-            **on_cluster,
         )  # fmt: skip
         show(report.of_tuning(result), settings, data)
         result.save(best)

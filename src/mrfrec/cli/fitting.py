@@ -15,7 +15,6 @@ from mrfrec.cli.data import data_set_named
 from mrfrec.cli.models import check_machine, make_models, only_model, parse_model, with_options
 from mrfrec.cli.names import find_users
 from mrfrec.cli.options import (
-    Cluster,
     Features,
     Machine,
     ModelFile,
@@ -24,7 +23,7 @@ from mrfrec.cli.options import (
     TableForm,
     UserColumn,
 )
-from mrfrec.cli.show import check_output, cluster_of, note_skipped, progress_bar
+from mrfrec.cli.show import check_output, note_skipped, progress_bar
 from mrfrec.errors import DataError
 from mrfrec.io.artifact import open_file
 from mrfrec.io.atomic import expanded
@@ -66,7 +65,6 @@ def fit(
     features: Features,
     parameters: ModelParameters,
     machine: Machine,
-    cluster: Cluster = None,
     histories: Annotated[bool, "Store the users' histories: recommend --user and --all need them."] = False,
 ) -> None:
     """Fit a model to a table of users and items.
@@ -92,7 +90,7 @@ def fit(
     check_output(output, *(data if name is None else ()), reading.get("items"), features.item_features)
     spec = with_options(parse_model(only_model(model), params), parameters)
     (recommender,) = make_models([spec], machine)
-    with cluster_of(cluster, recommender) as workers, progress_bar() as progress:
+    with progress_bar() as progress:
         if name is not None:
             interactions = datasets.load(name).filtered(**reading)
         else:
@@ -100,7 +98,7 @@ def fit(
         note(str(interactions.size))
         note_skipped(interactions.skipped)
         start = time.perf_counter()
-        recommender.fit(interactions, progress=progress, item_features=features.read(), **workers)
+        recommender.fit(interactions, progress=progress, item_features=features.read())
     seconds = time.perf_counter() - start
     recommender.save(output, include_histories=histories)
     note(f"fitted {spec.kind} in {seconds:.1f} s; {written(output)}")

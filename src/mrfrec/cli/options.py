@@ -74,11 +74,6 @@ DropSeen = Annotated[
     bool, "Take what a user has already seen out of the lists of --recommendations; the next move up."
 ]
 PerUser = Annotated[Path | None, "Write each test user's metrics, as CSV."]
-Cluster = Annotated[
-    str | None,
-    "ADDRESS",
-    "Use a Dask cluster: tcp://host:8786, or local:4 for four processes started here.",
-]
 
 
 @dataclass(frozen=True, kw_only=True)

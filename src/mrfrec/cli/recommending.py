@@ -23,8 +23,8 @@ from mrfrec.checks import check_count, counted, in_words
 from mrfrec.cli import note
 from mrfrec.cli.derived import parse_pairs, parse_weights
 from mrfrec.cli.names import ItemNames, find_users, read_exclusions, typed_as, users_of
-from mrfrec.cli.options import Asked, Cluster, HistoryForm, Model, RankingMachine
-from mrfrec.cli.show import ONE_FORMATS, cluster_of, kind_of, note_skipped, progress_bar, write_rows
+from mrfrec.cli.options import Asked, HistoryForm, Model, RankingMachine
+from mrfrec.cli.show import ONE_FORMATS, kind_of, note_skipped, progress_bar, write_rows
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import refuse_own_input
 from mrfrec.io.databases import is_database, redacted
@@ -67,21 +67,20 @@ class Results:
         str | None, "NAMES", "Other names of columns in the output: user=user_id,item=sku."
     ] = None
 
-    def target(self, inputs: list[Path | None], *, folder: bool = False) -> dict[str, Any] | None:
+    def target(self, inputs: list[Path | None]) -> dict[str, Any] | None:
         """Return parameters of `recommend_to`; None for the screen, and for .json and .txt files."""
         output = self.output
         if output is not None and not is_database(output):
             refuse_own_input(output, inputs)
-            if not folder and kind_of(self.form, output) not in ("parquet", "csv", "jsonl"):
+            if kind_of(self.form, output) not in ("parquet", "csv", "jsonl"):
                 output = None
         if output is None:
-            if self.table or self.columns or folder:
-                raise DataError("--table, --columns and --cluster are for a database, or a file with -o.")
+            if self.table or self.columns:
+                raise DataError("--table and --columns are for a database, or a file with -o.")
             return None
-        if not folder:
-            from mrfrec.io.frames import check_target  # loads polars
+        from mrfrec.io.frames import check_target  # loads polars
 
-            check_target(output, self.form, self.table)
+        check_target(output, self.form, self.table)
         renamed = None if self.columns is None else parse_pairs("--columns", self.columns)
         return {"path": output, "form": self.form, "table": self.table, "columns": renamed}
 
@@ -115,7 +114,6 @@ def recommend(
     ] = False,
     results: Results,
     machine: RankingMachine,
-    cluster: Cluster = None,
 ) -> None:
     """Recommend items for a history, or for training users.
 
@@ -130,16 +128,12 @@ def recommend(
     With a database, the rows replace those of --table in one transaction. A table that is missing is
     created, one with other columns is refused. The columns are user, item, title, score, rank and source.
 
-    With --cluster, -o is a new folder, which gets a Parquet file for each 20,000 users: part-00000.parquet
-    and so on.
-
     \b
     Examples:
       mrfrec recommend shop.mrf --history milk,bread --explain
       mrfrec recommend shop.mrf --user 42 -k 5 --format json
       mrfrec recommend shop.mrf --all -k 20 -o recommendations.parquet
       mrfrec recommend shop.mrf --all -o sqlite:///shop.db --table recs --columns user=user_id,item=sku
-      mrfrec recommend shop.mrf --all -k 20 -o recommendations --cluster tcp://scheduler:8786
       mrfrec recommend shop.mrf --users newsletter.txt --exclude @sold-out.txt -o today.csv
       mrfrec recommend shop.mrf --all --exclude-file returned.csv -o today.csv
       mrfrec recommend films.mrf --history 'Good, the Bad and the Ugly, The' --history Alien
@@ -155,7 +149,7 @@ def recommend(
         raise ParameterError("--dislike", "left out without --history", in_words(dislike))
     if history and exclude_file:
         raise DataError("--exclude-file is for users by their ids: give --exclude with --history.")
-    target = results.target([model, users, history_file, exclude_file], folder=cluster is not None)
+    target = results.target([model, users, history_file, exclude_file])
     opened = load(model)
     opened.threads = check_count("threads", machine["threads"]) if "threads" in machine else None
     if "device" in machine:
@@ -181,9 +175,7 @@ def recommend(
     question = Question(**(asking | filters), explain=_REASONS if explain else 0)
     with progress_bar(results=results.output is None) as progress:
         if target is not None:
-            with cluster_of(cluster) as workers:
-                options = {**target, **whose, **vars(question), **workers}
-                rows = opened.recommend_to(**options, progress=progress)
+            rows = opened.recommend_to(**target, **whose, **vars(question), progress=progress)
             results.note_rows(rows)
             return
         people = people_of(opened.fitted_, **whose, once=True)

@@ -15,12 +15,10 @@ from mrfrec.checks import counted
 from mrfrec.cli import note, written
 from mrfrec.core.progress import Progress
 from mrfrec.data.catalogue import Catalogue
-from mrfrec.engines.cluster import connected
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import check_writable, refuse_own_input, writing
 from mrfrec.io.databases import refuse_url
 from mrfrec.io.sources import paths_of
-from mrfrec.models.recommender import Recommender
 from mrfrec.shown import Report, drawn_table, table_text
 
 _BY_NAME = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".txt": "table"}
@@ -143,15 +141,3 @@ def check_output(path: Path | None, *inputs: str | Path | None) -> None:
     if path is not None:
         refuse_own_input(path, [file for name in inputs if name is not None for file in paths_of(str(name))])
         check_writable(path)
-
-
-@contextmanager
-def cluster_of(cluster: str | None, fitted: Recommender | None = None) -> Iterator[dict[str, Any]]:
-    """Connect to the cluster that was typed, if any, and give the parameters with which `fit` uses it."""
-    if cluster is None:
-        yield {}
-        return
-    with connected(cluster) as client:
-        if fitted is not None:
-            fitted.check_ready(client)
-        yield {"client": client}

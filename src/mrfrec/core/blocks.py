@@ -9,11 +9,8 @@ are, and so is the result, to the bit.
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +22,6 @@ from mrfrec.core.kernels import order as of_order
 from mrfrec.core.kernels.blocks import Blocks
 from mrfrec.core.kernels.intrinsics import lapack
 from mrfrec.core.kernels.pattern import columns_with_diagonal
-from mrfrec.core.memory import Budget
 from mrfrec.core.pattern import Pattern
 from mrfrec.core.plan import TRANSPOSE_PARTS
 from mrfrec.core.rows import Rows
@@ -60,43 +56,15 @@ class Layout:
     twin: npt.NDArray[np.int32]
     ordered: bool = False  # ordered pairs count
 
-    def places(self, *, estimates_alone: bool) -> npt.NDArray[np.int64]:
+    def places(self) -> npt.NDArray[np.int64]:
         """Return the numbers in each block's place: first the strict lower triangle of S, then estimates.
 
         With ordered pairs, first columns of D, whose place the estimates take, and the triangle of C behind.
         """
-        triangle = 0 if estimates_alone else self.kinds * (self.kinds - 1) // 2
+        triangle = self.kinds * (self.kinds - 1) // 2
         estimates = self.targets * self.kinds
         both = triangle + estimates if self.ordered else np.maximum(triangle, estimates)
         return np.where(self.members > 1, both, 0)
-
-
-def solve_range(
-    statistics: Statistics, ridge: Floats, dtype: str, layout: Layout, blocks: tuple[int, int], engine: Engine
-) -> tuple[Blocks | None, Array]:
-    """Return the estimates of blocks first to last, at the places that the `store_ptr` of the batch says."""
-    device = _device(statistics, engine)
-    batch = lay_out(layout, *blocks, engine, estimates_alone=device is not None)
-    if device is not None:
-        return batch, device.estimates_of_blocks(statistics, ridge, dtype, batch, engine)
-    store = gather_blocks(statistics, dtype, batch, engine)
-    solve_blocks(statistics, ridge, batch, store, engine)
-    return batch, store
-
-
-def _device(statistics: Statistics, engine: Engine) -> Any:
-    """Return the device that gathers and solves, or None: blocks with ordered pairs stay on the processor."""
-    return engine.accelerator if statistics.order is None else None
-
-
-def solve_elsewhere(*arguments: Any) -> tuple[Blocks | None, Array]:
-    """Solve a range on another machine: only the estimates travel, without gaps."""
-    batch, store = solve_range(*arguments)
-    assert batch is not None
-    targets = np.add.reduceat(batch.target >= 0, batch.kind_ptr[:-1], dtype=np.int64)
-    sizes = np.where(np.diff(batch.member_ptr) > 1, targets * np.diff(batch.kind_ptr), 0)
-    gaps = batch.store_ptr[:-1] - np.cumsum(sizes) + sizes
-    return None, store[np.repeat(gaps, sizes) + np.arange(sizes.sum())]
 
 
 def estimate_weights(
@@ -134,26 +102,21 @@ def estimate_weights(
                 scratch_bytes=8 * m,
             )
     layout = Layout(pattern, schedule, members, kinds, targets, twin, ordered)
-    device = _device(statistics, engine)
-    here = device is None and engine.task_memory is None
-    places = layout.places(estimates_alone=device is not None)
 
     advice = "Make the blocks smaller: a larger threshold, a smaller sparsity or a smaller max_neighbors."
     itemsize = np.dtype(dtype).itemsize
     counts = np.min_scalar_type(int(np.bincount(schedule.dependents, minlength=1).max()))
-    block_bytes = places * itemsize + members * _PER_MEMBER + kinds * _PER_KIND
+    block_bytes = layout.places() * itemsize + members * _PER_MEMBER + kinds * _PER_KIND
     held += (4 + itemsize + counts.itemsize) * len(columns) + 120 * m + 4 * len(schedule.dependents)
     held += 24 * TRANSPOSE_PARTS * m
     memory.require("rows", held + 2 * (4 + itemsize) * len(columns), advice)
     held += max(engine.scratch, (2 + ordered) * int(kinds.max()) ** 2 * itemsize)
     batch_ranges = batches(block_bytes, worthwhile, held, engine, advice)
     additions = 2.0 * float(statistics.X.rank.sum(dtype=np.int64)) + len(statistics.X.items)
-    expected = costs.of_blocks(kinds, targets, len(batch_ranges) * additions, device is not None, ordered)
-    if engine.task_memory is not None:  # the workers gather and solve
-        expected = {"gather": 0.0, "solve": 0.0, "blocks": sum(expected.values())}
-    # The largest blocks come first. A device counts each block; here all steps of a range take the same time.
+    expected = costs.of_blocks(kinds, targets, len(batch_ranges) * additions, ordered)
+    # The largest blocks come first, and all steps of a range take the same time.
     spent = np.concatenate([[0.0], np.cumsum(kinds**2.5)])
-    ends = np.array([0, *(last for _, last in batch_ranges)]) if here else np.arange(len(spent))
+    ends = np.array([0, *(last for _, last in batch_ranges)])
     marks = np.linspace(0, len(kinds), 101)
     engine.expect(expected, (np.interp(marks, ends, spent[ends]) / spent[-1]).tolist())
 
@@ -174,14 +137,11 @@ def estimate_weights(
                 costs=[step * (batch.last - batch.first) for step in steps],
             )
 
-    def add_solved(some: tuple[int, int], solved: tuple[Blocks | None, Array]) -> None:
-        add(solved[0] or lay_out(layout, *some, engine, estimates_alone=True), solved[1])
-
     def gather() -> Gathered:
         batch = lay_out(layout, *batch_ranges[0], engine)
         return Gathered(batch, gather_blocks(statistics, dtype, batch, engine))
 
-    if keep and here and len(batch_ranges) == 1 and held + 2 * int(block_bytes.sum()) <= memory.limit:
+    if keep and len(batch_ranges) == 1 and held + 2 * int(block_bytes.sum()) <= memory.limit:
         gathered = keep(gather)
         store = np.empty_like(gathered.store)
         pieces = [slice(*piece) for piece in ranges(0, len(store), _COPIED)]
@@ -190,11 +150,12 @@ def estimate_weights(
         add(gathered.batch, store)
         del store
     else:
-        solve = solve_range if engine.task_memory is None else solve_elsewhere
-        function = partial(solve, statistics, ridge, dtype, layout)
-        with nullcontext() if engine.task_memory is None else engine.stage("blocks", len(schedule)):
-            sizes = [last - first for first, last in batch_ranges]
-            engine.fold("blocks", function, batch_ranges, add_solved, sizes)
+        for some in batch_ranges:
+            batch = lay_out(layout, *some, engine)
+            store = gather_blocks(statistics, dtype, batch, engine)
+            solve_blocks(statistics, ridge, batch, store, engine)
+            add(batch, store)
+            del batch, store
 
     with engine.stage("weights", m):
         engine.run(
@@ -281,14 +242,12 @@ def _even_steps(total: int, parts: int) -> list[int]:
     return [total * (part + 1) // parts - total * part // parts for part in range(parts)]
 
 
-def lay_out(
-    layout: Layout, first: int, last: int, engine: Engine, *, estimates_alone: bool = False
-) -> Blocks:
+def lay_out(layout: Layout, first: int, last: int, engine: Engine) -> Blocks:
     """Prepare a batch of blocks: everything about them but their parts of XᵀX."""
     some, schedule, twin = slice(first, last), layout.schedule, layout.twin
-    places = layout.places(estimates_alone=estimates_alone)
     member_ptr, kind_ptr, store_ptr = (
-        np.concatenate([[0], np.cumsum(sizes[some])]) for sizes in (layout.members, layout.kinds, places)
+        np.concatenate([[0], np.cumsum(sizes[some])])
+        for sizes in (layout.members, layout.kinds, layout.places())
     )
     start, stop = schedule.dependent_ptr[first], schedule.dependent_ptr[last]
     batch = Blocks(
@@ -321,29 +280,14 @@ def lay_out(
 def batches(
     block_bytes: npt.NDArray[np.int64], worthwhile: int, held: int, engine: Engine, advice: str
 ) -> list[tuple[int, int]]:
-    """Cut the blocks into ranges, in order: of `worthwhile` bytes, or what the memory allows.
-
-    Where other machines solve them, each of their threads gets one of equal cost, or several that its memory
-    allows: every range costs a pass over the data.
-    """
-    memory, marks = engine.memory, np.zeros(len(block_bytes), np.int64)
-    if engine.task_memory is None:
-        memory.require("blocks", held + int(block_bytes.max()), advice)
-        budget = min(worthwhile, memory.limit - held)
-        memory.require("blocks", held + min(budget, int(block_bytes.sum())), advice)
-    else:
-        budget = engine.task_memory - 5 * int(block_bytes.max())  # beside the blocks, room to solve one
-        Budget(engine.task_memory, "is what the smallest worker has for a task").check(
-            "blocks", 6 * int(block_bytes.max()), advice
-        )
-        # The bytes grow with the square of a block, and the time with a little more.
-        cost = np.cumsum(block_bytes**1.25)
-        shares = cost * engine.tasks_at_once / cost[-1]
-        marks = np.minimum(np.ceil(shares), engine.tasks_at_once).astype(np.int64)
+    """Cut the blocks into ranges, in order: of `worthwhile` bytes, or what the memory allows."""
+    memory = engine.memory
+    memory.require("blocks", held + int(block_bytes.max()), advice)
+    budget = min(worthwhile, memory.limit - held)
+    memory.require("blocks", held + min(budget, int(block_bytes.sum())), advice)
     ends, cuts = np.cumsum(block_bytes), [0]
     while cuts[-1] < len(ends):
         first = cuts[-1]
         before = int(ends[first - 1]) if first else 0
-        fits = int(np.searchsorted(ends, before + budget, "right"))
-        cuts.append(max(min(fits, int(np.searchsorted(marks, marks[first], "right"))), first + 1))
+        cuts.append(max(int(np.searchsorted(ends, before + budget, "right")), first + 1))
     return list(pairwise(cuts))

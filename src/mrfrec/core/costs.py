@@ -23,9 +23,6 @@ _COLUMN = 1.5e-11  # per k², for a column that a block estimates
 _PAIR = 4.0e-8  # to count and transpose a pair
 _KEPT = 3.0e-8  # to bring an entry of B into its place
 _ON_DEVICE = 0.05  # what a GPU takes of the time of a stage
-_ENTRY_ON_DEVICE = 0.006  # of looking at entries, which its memory is fast at
-_BLOCKS_ON_DEVICE = 0.025  # of blocks, and seconds for each of these
-_EACH_BLOCK_ON_DEVICE = 1.0e-6
 _PAIR_TO_DEVICE = 2.0e-8  # seconds to send a pair there
 _BESIDE_DEVICE = 0.5  # what a processor with several cores takes beside it
 SOLVING = ("solve", "rows", "factorise", "invert factor", "multiply factor", "weights")
@@ -36,7 +33,8 @@ _UNKNOWN_NEIGHBORS = 100  # of an item, before a threshold has shown how many th
 def of_fit(plan: Plan, settings: Settings, sizes: Sizes, additions: float, device: bool) -> dict[str, float]:
     """Return the costs of all stages, as far as they can be told before the data has been looked at.
 
-    `additions` is Σ|x_u|², the products that a pass over the data adds up.
+    `additions` is Σ|x_u|², the products that a pass over the data adds up. A `device` takes over dense models
+    that are not ordered.
     """
     m = sizes.items
     here = _ON_DEVICE if device else 1.0
@@ -47,10 +45,9 @@ def of_fit(plan: Plan, settings: Settings, sizes: Sizes, additions: float, devic
         costs["low rank"] = here * _COLUMNS * columns * (sizes.pairs + m * columns)
         costs["low rank"] += device * _PAIR_TO_DEVICE * sizes.pairs
         costs["finish"] = beside * 5e-8 * plan.rank * m
-    ordered = settings.order > 0  # then C, D and what they are for stay on the processor
+    ordered = settings.order > 0
     pairs = _ADDITION * additions * (_ORDERED if ordered else 1.0)
     if plan.kind == "dense":
-        here = on_processor(device) if ordered else here
         cube = here * _CUBE * float(m) ** 3
         steps = dict.fromkeys(("factorise", "invert factor", "multiply factor"), cube)
         matrix = here * (pairs + _ENTRY * m * m)
@@ -66,15 +63,11 @@ def of_fit(plan: Plan, settings: Settings, sizes: Sizes, additions: float, devic
     mean = max(k, min(settings.max_neighbors, m) / 3)  # neighbours of a neighbour: 266 to 755 were seen
     heads = 1 / (1 + settings.r * k / 6)  # share of the items that head a block
     stored = heads * m * k * mean
-    costs["pattern"] = here * _ADDITION * additions + (_ENTRY_ON_DEVICE if device else 1.0) * _ENTRY * m * m
-    batches = math.ceil(
-        0.5 * sizes.itemsize * stored / sizes.worthwhile_batch
-    )  # each is a pass over the data
-    of_blocks, each = (_BLOCKS_ON_DEVICE, _EACH_BLOCK_ON_DEVICE * heads * m) if device else (1.0, 0.0)
-    if ordered:
-        here, of_blocks, each = on_processor(device), on_processor(device), 0.0
-    costs["gather"] = here * batches * pairs + of_blocks * _GATHERED * stored + each
-    costs["solve"] = of_blocks * stored * (_SOLVED + _SOLVED_CUBE * mean) + each
+    costs["pattern"] = _ADDITION * additions + _ENTRY * m * m
+    # Each batch is a pass over the data.
+    batches = math.ceil(0.5 * sizes.itemsize * stored / sizes.worthwhile_batch)
+    costs["gather"] = batches * pairs + _GATHERED * stored
+    costs["solve"] = stored * (_SOLVED + _SOLVED_CUBE * mean)
     costs["rows"] = _KEPT * k * m
     return costs
 
@@ -88,16 +81,13 @@ def of_blocks(
     kinds: npt.NDArray[np.int64],
     targets: npt.NDArray[np.int64],
     additions: float,
-    device: bool,
     ordered: bool = False,
 ) -> dict[str, float]:
     """Return the costs of gathering and solving blocks of known sizes.
 
     `additions` are those of all passes over the data.
     """
-    k, each = kinds.astype(np.float64), _EACH_BLOCK_ON_DEVICE * len(kinds) if device else 0.0
-    passes, of_blocks = (_ON_DEVICE, _BLOCKS_ON_DEVICE) if device else (1.0, 1.0)
-    passes *= _ORDERED if ordered else 1.0
-    gather = passes * _ADDITION * additions + of_blocks * _GATHERED * float((k**2).sum())
-    solve = of_blocks * float((k**2 * (_SOLVED + _SOLVED_CUBE * k + _COLUMN * targets)).sum())
-    return {"gather": gather + each, "solve": solve + each}
+    k, passes = kinds.astype(np.float64), _ORDERED if ordered else 1.0
+    gather = passes * _ADDITION * additions + _GATHERED * float((k**2).sum())
+    solve = float((k**2 * (_SOLVED + _SOLVED_CUBE * k + _COLUMN * targets)).sum())
+    return {"gather": gather, "solve": solve}

@@ -1,7 +1,7 @@
 """The engine that runs the core: its interface, its stages and its progress.
 
 The core is arithmetic over ranges of items and lists of blocks. An engine decides where that runs: on the
-threads of this machine, on a GPU, on a cluster.
+threads of this machine, or on a GPU.
 """
 
 import sys
@@ -27,7 +27,7 @@ STAGE_NAMES = {
     "schedule": "finding related items", "kinds": "finding related items", "gather": "comparing items",
     "neighbors": "comparing items", "matrix": "comparing items", "mirror": "comparing items",
     "factorise": "learning weights", "invert factor": "learning weights",
-    "multiply factor": "learning weights", "solve": "learning weights", "blocks": "learning weights",
+    "multiply factor": "learning weights", "solve": "learning weights",
     "average": "learning weights", "regress": "learning weights", "weights": "finishing", "rows": "finishing",
 }  # fmt: skip
 """What progress calls each stage of a fit; several stages may have one name."""
@@ -52,17 +52,12 @@ def split_evenly(costs: Array, parts: int) -> list[tuple[int, int]]:
 class Engine(ABC):
     """Runs the parts of a fit, and owns its threads, memory and progress.
 
-    There are two ways to run work. `run` loops over many small tasks on the threads of this machine, which
-    share arrays. `fold` applies a pure function to larger tasks; the function, the tasks and the results
-    can be pickled, so that an engine may run them anywhere. However the tasks are cut, results are
-    reduced in their order, and none depends on the cuts: the engine cannot change a result.
+    However the tasks are cut, results are reduced in their order, and none depends on the cuts: the engine
+    cannot change a result.
     """
 
-    # The `TorchAccelerator` that takes over the longest stages of a fit; results differ by rounding only.
+    # The `TorchAccelerator` that may take over the closed form; results differ by rounding only.
     accelerator: Any = None
-    # If the tasks of `fold` run elsewhere: the bytes that each may use there, and how many run at once.
-    task_memory: int | None = None
-    tasks_at_once: int = 1
 
     def __init__(self, threads: int, progress: Progress | None) -> None:
         self.threads = threads
@@ -96,27 +91,6 @@ class Engine(ABC):
         the second argument. No more threads run than `self.scratch` has room for. `costs` are the steps of
         progress that each task counts for, or a function that computes them from its result.
         """
-
-    def fold(
-        self,
-        name: str,
-        function: "Callable[[Task, Engine], Result]",
-        tasks: Sequence[Task],
-        add: Callable[[Task, Result], None],
-        costs: Sequence[int],
-    ) -> None:
-        """Call `add(task, function(task, engine))` for each task, in order.
-
-        `function` is pure. It may use all threads and memory of the engine that it gets, and reports its
-        progress to that engine. An engine that runs tasks elsewhere counts `costs` steps of progress for each
-        task instead. `name` stands in messages.
-        """
-        for task in tasks:
-            add(task, function(task, self))
-
-    def task_ranges(self, costs: Sequence[int]) -> list[tuple[int, int]]:
-        """Cut 0…len(costs) into ranges, one for each task of `fold`: here a single one, for all threads."""
-        return [(0, len(costs))] if len(costs) else []
 
     # ── time and progress ─────────────────────────────────────────────────────────────────────────
 

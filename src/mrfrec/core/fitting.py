@@ -95,21 +95,18 @@ def fit(
     entries, ages = X, None
     if settings.half_life and times is not None:
         X, ages = stages.made("faded", lambda: AgedHistories(*faded(entries, times, settings.half_life)))
-    device = engine.accelerator
-    additions = additions_of(X, features)
-    seconds = sum(costs.of_fit(plan, settings, sizes, additions, False).values()) / engine.threads
-    needs = plan.kind, sizes.items, sizes.pairs, sizes.binary, settings.dtype, plan.rank
-    if device and not device.takes(*needs, seconds):
-        engine.accelerator = None
+    plan, device = placed(plan, settings, sizes, engine)
+    stages.device = device
     announce(plan)
-    engine.expect(costs.of_fit(plan, settings, sizes, additions, engine.accelerator is not None))
+    additions = additions_of(X, features)
+    engine.expect(costs.of_fit(plan, settings, sizes, additions, device is not None))
     engine.scratch = sizes.scratch
     low_rank = None
     if plan.rank:  # of histories that do not fade: what tastes are there lasts
         stages.keys["low_rank"] = (plan.rank, settings.dtype)
         engine.memory.require("low rank", sizes.low_rank(plan.rank), "Use a smaller rank, or rank=0.")
         low_rank = stages.made(
-            "low_rank", lambda: leading_directions(entries, plan.rank, settings.dtype, engine)
+            "low_rank", lambda: leading_directions(entries, plan.rank, settings.dtype, engine, device)
         )
         sizes = sizes.with_rank(plan.rank)
         engine.scratch = sizes.scratch
@@ -138,6 +135,23 @@ def fit(
         else:
             reuse.drop("solved", stages.keys["solved"])
     return replace(fitted, weights=weights, plan=plan, low_rank=low_rank)
+
+
+def placed(plan: Plan, settings: Settings, sizes: Sizes, engine: Engine) -> tuple[Plan, Any]:
+    """Return the plan, which says where the fit runs, and the device that fits, or None for the processor.
+
+    Only dense models without order are fitted on a device.
+    """
+    device = engine.accelerator
+    if device is None:
+        return plan, None
+    if plan.kind == "sparse" or settings.order:
+        what = "sparse models" if plan.kind == "sparse" else "models with order"
+        said = "" if device.if_it_pays else f"fitted on the processor: {what} do not use a GPU"
+        return replace(plan, device=said), None
+    if not device.takes(sizes.items, sizes.pairs, sizes.binary, settings.dtype, plan.rank):
+        return plan, None
+    return replace(plan, device=f"on {device.name}"), device
 
 
 def places_of(X: sp.csr_array, times: Times, engine: Engine) -> npt.NDArray[np.uint16]:
@@ -219,11 +233,11 @@ def _fit_sparse(stages: "_Stages", facts: Statistics, ridge: Floats, plan: Plan,
 
 def _fit_dense(stages: "_Stages", facts: Statistics, ridge: Floats, plan: Plan, sizes: Sizes) -> Fitted:
     settings, engine = stages.settings, stages.engine
-    if facts.order is not None:  # on the processor, whatever there is
+    if facts.order is not None:
         B = closed_form.ordered_closed_form(facts, ridge, settings.dtype, engine)
         return Fitted(DenseRows(B), plan, facts.mu, facts.s)
-    if engine.accelerator is not None:
-        B = engine.accelerator.dense_weights(facts, ridge, settings.dtype, settings.mean_constraint, engine)
+    if stages.device is not None:
+        B = stages.device.dense_weights(facts, ridge, settings.dtype, settings.mean_constraint, engine)
         return Fitted(DenseRows(B), plan, facts.mu, facts.s)
     make = partial(closed_form.scaled_matrix, facts, settings.dtype, engine)
     twice = 2 * sizes.dense - sizes.held
@@ -281,6 +295,7 @@ class _Stages:
 
     def __init__(self, settings: Settings, engine: Engine, reuse: Reuse | None) -> None:
         self.settings, self.engine, self.reuse = settings, engine, reuse
+        self.device: Any = None  # that takes over the closed form
         rows = (settings.user_weight, settings.feature_weight, settings.half_life)
         scaling = (settings.alpha, *rows, settings.center)
         entries = (*scaling, settings.threshold, settings.sparsity, settings.max_neighbors)

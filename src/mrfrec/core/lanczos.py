@@ -49,7 +49,7 @@ class Side(NamedTuple):
     weight: Array
 
 
-def leading_vectors(X: "sp.csr_array", rank: int, dtype: str, engine: Engine) -> Array:
+def leading_vectors(X: "sp.csr_array", rank: int, dtype: str, engine: Engine, device: Any = None) -> Array:
     """Return the `rank` leading right singular vectors of N as rows; one step per column of the basis."""
     m = X.shape[1]
     block, columns = basis_size(rank, m)
@@ -63,8 +63,8 @@ def leading_vectors(X: "sp.csr_array", rank: int, dtype: str, engine: Engine) ->
     def random(seed: int) -> Array:
         return np.random.default_rng(seed).standard_normal((m, block)).astype(dtype)
 
-    if engine.accelerator is not None:
-        return np.asarray(engine.accelerator.leading_vectors(parts, a, random, columns, rank, engine))
+    if device is not None:
+        return np.asarray(device.leading_vectors(parts, a, random, columns, rank, engine))
     basis = np.empty((columns, m), dtype)
     here = (partial(work, engine=engine) for work in (_project, _gram, _transform))
     vectors = fill_basis(basis, Operations(random, _product(parts, a, engine), *here), engine)

@@ -94,10 +94,12 @@ def _halves(vectors: Array) -> Floats:
     return np.sqrt([np.einsum("ik,ik->i", part, part, dtype=np.float64) for part in parts])
 
 
-def leading_directions(X: "sp.csr_array", rank: int, dtype: str, engine: Engine) -> LowRank:
+def leading_directions(
+    X: "sp.csr_array", rank: int, dtype: str, engine: Engine, device: Any = None
+) -> LowRank:
     """Return L (λ = 1) from the `rank` leading singular vectors of N; `rank` ≤ min(X.shape)."""
     with engine.stage("low rank", lanczos.basis_size(rank, X.shape[1])[1]):
-        U = lanczos.leading_vectors(X, rank, dtype, engine)
+        U = lanczos.leading_vectors(X, rank, dtype, engine, device)
         squares = lanczos.sums_of_squares(X)[0]
         left = lanczos.power(squares, -1.0, dtype)
         # An item without users has a zero in each direction, and so in V.

@@ -15,7 +15,7 @@ reached.
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from threading import Lock
 from typing import Any
 
@@ -103,10 +103,6 @@ def find_pattern(
     return search.by_share(max(round(sparsity * statistics.m * statistics.m) - statistics.m, 0))
 
 
-_Ranges = tuple[list[tuple[int, int]], list[int]]  # of rows, and their steps of progress
-_Listed = tuple[list[Any], npt.NDArray[np.int64], int]  # Pairs or Columns, their histogram, and their entries
-
-
 class _TooManyError(Exception):
     """There are more entries than may be kept."""
 
@@ -123,20 +119,6 @@ class _Allowance:
         with self._lock:
             self.left -= count
             return self.left >= 0
-
-
-def _listed(
-    lister: Callable[..., list[Any]], most: int, allowed: int, statistics: Statistics, *given: Any
-) -> _Listed:
-    """List entries of some ranges of rows by `lister`, a function of `entries`; stop after `allowed`."""
-    *options, ranges, engine = given
-    allowance = _Allowance(allowed)
-
-    def work(rows: tuple[int, int], scratch: Scratch) -> list[Any]:
-        return lister(statistics, *options, np.arange(*rows), scratch, allowance.take)
-
-    found, bins = _run(statistics, work, ranges, engine, most=most)
-    return [piece for part in found for piece in part], bins, allowed - allowance.left
 
 
 def _run(
@@ -230,16 +212,8 @@ class _PatternSearch:
 
     def by_pairs(self, threshold: np.float32, allowed: int) -> tuple[list[Columns], Histogram]:
         """Collect entries by pairs; raise if there are more than `allowed`."""
-        m, device = self.statistics.m, self.workers.accelerator
-        if device is None:
-            pieces, bins = self.fold(entries.list_pairs, 0, allowed, self.statistics.X.rank, threshold)
-        else:
-            allowance = _Allowance(allowed)
-            pieces, bins = device.list_pairs(
-                self.statistics, threshold, FINE, allowance.take, _STEPS, self.workers
-            )
-            if allowance.left < 0:
-                raise _TooManyError
+        m = self.statistics.m
+        pieces, bins = self.listed(entries.list_pairs, 0, allowed, self.statistics.X.rank, threshold)
         self.require(_PER_PAIR * sum(len(piece.items) for piece in pieces))
         counts = np.zeros(m, np.int64)
         for piece in pieces:
@@ -270,7 +244,7 @@ class _PatternSearch:
         options = threshold, self.lengths, ties, limits
         try:
             with self.next_pass():
-                columns, bins = self.fold(entries.list_columns, most, allowed, self.lengths, *options)
+                columns, bins = self.listed(entries.list_columns, most, allowed, self.lengths, *options)
         except _TooManyError:
             self.require(fixed + _PER_KEY * self.statistics.m * most)
             raise
@@ -302,27 +276,22 @@ class _PatternSearch:
                 kernels.decode_columns(part.first, self.statistics.m, part.ptr, part.keys, part.counts, out)
         return Pattern(ptr, neighbors, threshold)
 
-    def fold(
+    def listed(
         self, lister: Callable[..., list[Any]], most: int, allowed: int, counts: Array, *options: Any
     ) -> tuple[list[Any], npt.NDArray[np.int64]]:
-        """List the entries of all rows, and their histogram; raise if there are more than `allowed`."""
-        tasks, steps = self.tasks(counts)
-        function = partial(_listed, lister, most, allowed, self.statistics, *options)
-        cuts = self.workers.task_ranges(steps)
-        listed: list[Any] = []
-        bins, allowance = np.zeros(1 << (31 - FINE), np.int64), _Allowance(allowed)
+        """List the entries of all rows by a function of `entries`, and their histogram.
 
-        def add(_: _Ranges, part: _Listed) -> None:
-            if not allowance.take(part[2]):
-                raise _TooManyError
-            listed.extend(part[0])
-            bins[:] += part[1]
+        Raise if there are more than `allowed`.
+        """
+        allowance = _Allowance(allowed)
 
-        self.workers.fold(
-            "pattern", function, [(tasks[p:q], steps[p:q]) for p, q in cuts], add,
-            [sum(steps[p:q]) for p, q in cuts],
-        )  # fmt: skip
-        return listed, bins
+        def work(rows: tuple[int, int], scratch: Scratch) -> list[Any]:
+            return lister(self.statistics, *options, np.arange(*rows), scratch, allowance.take)
+
+        found, bins = _run(self.statistics, work, self.tasks(counts), self.workers, most=most)
+        if allowance.left < 0:
+            raise _TooManyError
+        return [piece for part in found for piece in part], bins
 
     def tasks(self, counts: Array) -> tuple[list[tuple[int, int]], list[int]]:
         """Split the rows into ranges of about equal work; return them and their steps of progress."""

@@ -73,10 +73,11 @@ class Plan(Tabular):
     least: int = 0  # bytes that the limit must allow; with more, up to `needed`, the fit is faster
     limit: int = 0  # bytes that it may add
     in_use: int = 0  # bytes that the process held before the fit, with the data; 0 if not known
+    device: str = ""  # where the fit runs, in words, if a device was asked for
 
     def without_memory(self) -> "Plan":
-        """Return the plan without its memory, for what should not depend on the machine."""
-        return replace(self, needed=0, least=0, limit=0, in_use=0)
+        """Return the plan without memory and device, for what should not depend on the machine."""
+        return replace(self, needed=0, least=0, limit=0, in_use=0, device="")
 
     def differs_from(self, other: "Plan", growth: float) -> bool:
         """Return whether this is another kind of model, or has other numbers of neighbours per item.
@@ -101,7 +102,8 @@ class Plan(Tabular):
             kept += f", rank={self.rank}"
         memory = f"; memory: {self.memory}" if self.limit else ""
         l2 = self.l2 if self.l2 == "auto" else f"{self.l2:.3g}"
-        return f"{self.kind} model (l2={l2}{kept}): {self.reason}{memory}"
+        device = f"; {self.device}" if self.device else ""
+        return f"{self.kind} model (l2={l2}{kept}): {self.reason}{memory}{device}"
 
     @property
     def memory(self) -> str:
@@ -117,6 +119,7 @@ def of_plan(plan: Plan) -> Report:
     decided = {name: getattr(plan, name) for name in ("l2", "sparsity", "threshold", "rank")}
     rows = [(name, x if isinstance(x, str) else f"{x:.3g}") for name, x in decided.items() if x is not None]
     rows += [("memory", plan.memory)] if plan.limit else []
+    rows += [("device", plan.device)] if plan.device else []
     about = [f"{plan.kind} model: {plan.reason}"]
     return Report(about, [Section(["", "plan"], rows)], records=[asdict(plan)])
 

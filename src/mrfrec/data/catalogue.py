@@ -1,7 +1,7 @@
 """The items of a model with their titles, popularity and features, and the users it was trained on."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -44,9 +44,6 @@ class Catalogue:
     n_users: int
     features: ItemFeatures | None = None
     table: ItemTable | None = None  # of the same items
-
-    def __getstate__(self) -> dict[str, Any]:  # without cached properties
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def by_popularity(self) -> npt.NDArray[np.int32]:

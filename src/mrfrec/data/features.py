@@ -1,7 +1,7 @@
 """Features of items: a sparse matrix of features × items, and how each column of a table is read."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -161,9 +161,6 @@ class ItemFeatures:
     def _of_item(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         by_item = self.matrix.tocsc()
         return by_item.indptr, by_item.indices
-
-    def __getstate__(self) -> dict[str, Any]:  # without cached properties
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def rarity(counts: npt.NDArray[np.int64], items: int) -> npt.NDArray[np.float64]:

@@ -30,9 +30,6 @@ class Texts(Sequence[str]):
         self.data = data
         self.ptr = ptr
 
-    def __reduce__(self) -> tuple[Any, ...]:  # without the list of all strings
-        return Texts, (self.data, self.ptr)
-
     @classmethod
     def of(cls, strings: Iterable[str]) -> "Texts":
         try:
@@ -99,9 +96,6 @@ class Ids(Sequence[Id]):
     def __init__(self, values: npt.NDArray[Any] | Texts, order: npt.NDArray[np.int64] | None = None) -> None:
         self.values = values
         self.order = order  # positions by ascending id; None if the ids ascend already
-
-    def __reduce__(self) -> tuple[Any, ...]:  # without what `find` has built
-        return Ids, (self.values, self.order)
 
     @classmethod
     def of(cls, ids: "Iterable[Id] | Ids", name: str) -> "Ids":

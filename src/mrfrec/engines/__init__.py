@@ -1,1 +1,1 @@
-"""Engines, which run the tasks of a fit: threads of this machine, a GPU, a cluster."""
+"""Engines, which run the tasks of a fit: threads of this machine, a GPU."""

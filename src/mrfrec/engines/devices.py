@@ -59,7 +59,7 @@ def engine_on(
     chosen = chosen_device(device)
     if chosen == "cpu":
         return LocalEngine(threads, memory_limit, progress)
-    from mrfrec.engines.gpu.accelerator import TorchAccelerator
+    from mrfrec.engines.gpu.dense import TorchAccelerator
 
     accelerator = TorchAccelerator(chosen, if_it_pays=device == "auto")
     return LocalEngine(threads, memory_limit, progress, accelerator=accelerator)

@@ -172,7 +172,6 @@ def evaluate(
     ties: Ties = "popularity",
     progress: "Progress | bool | None" = None,
     reuse: dict[str, Any] | None = None,
-    client: Any = None,
     rules: Rules = None,
 ) -> Evaluation:
     """Fit a model on the training data of a split and evaluate it on the test users.
@@ -189,8 +188,6 @@ def evaluate(
         the lower column first, as in the published experiments.
     reuse
         A dict in which fits on the same data share intermediate results, as in `Recommender.fit`.
-    client
-        Fit on a cluster, as `Recommender.fit` does.
     rules
         Of the question that is asked, such as {"at_most": {"brand": 2}, "variety": 0.3}: where, at_most,
         boost, variety, allow, exclude or novelty, as in `Recommender.recommend`. Columns are those of the
@@ -205,7 +202,7 @@ def evaluate(
     with showing(progress) as report:
         return fit_and_evaluate(
             unfitted(model), split, metrics, name=name, ties=ties, progress=report, reuse=reuse,
-            client=client, rules=rules,
+            rules=rules,
         )  # fmt: skip
 
 

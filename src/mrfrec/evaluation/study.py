@@ -155,7 +155,6 @@ class Study:
         ties: Ties,
         machine: Parameters | None,
         progress: Progress | None,
-        client: Any,
         trials: int | None = None,
     ) -> None:
         if minutes is not None:
@@ -180,13 +179,10 @@ class Study:
             self._measuring = {"measure": made.parameters["measure"]}
             fixed["measure"] = False
             made = build(model, fixed, machine)
-        if client is not None:
-            made.check_ready(client)
         self.usual = made.parameters  # a climb replaces "auto" by its starting values
         self.measured: dict[str, Any] = {}  # and what is measured
         self.model = model
         self._ties = ties
-        self._client = client
         # Parameters that change no result do not identify a trial.
         shared = plain(fixed)
         self.fixed = {name: value for name, value in shared.items() if name not in made.machine_parameters}
@@ -227,7 +223,7 @@ class Study:
     def measure(self) -> None:
         """Measure what a fit of the model measures by itself: all trials have it, but for what they vary."""
         model = build(self.model, {**self.fixed, **self._measuring}, self.machine)
-        context = FitContext(0, None, None, None, self._client)
+        context = FitContext(0, None, None, None)
         self.measured = model.tuning_start(self.split.training, context)
         self.usual |= self.measured
 
@@ -266,7 +262,7 @@ class Study:
         try:
             found = evaluate(
                 model, self._split_of_trials, [str(self.metric)], ties=self._ties, reuse=self._reuse,
-                progress=tell, client=self._client,
+                progress=tell,
             )  # fmt: skip
         except (NumericalError, MemoryPlanError) as error:
             return Trial(parameters, None, failure=str(error))

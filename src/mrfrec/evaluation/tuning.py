@@ -37,7 +37,6 @@ def tune(
     ties: Ties = "popularity",
     machine: Parameters | None = None,
     progress: "Progress | bool | None" = None,
-    client: Any = None,
 ) -> Tuning:
     """Try every point on the validation users.
 
@@ -64,16 +63,12 @@ def tune(
         Called with the `Tuning` so far whenever a trial is the best yet, for example to save it.
     machine
         Parameters that change no result, such as threads.
-    client
-        Fit each model on a cluster, as `Recommender.fit` does.
     """
     wanted = list(points) if isinstance(points, Iterable) and not isinstance(points, Mapping) else []
     if not wanted or not all(isinstance(point, Mapping) for point in wanted):
         raise ParameterError("points", "a list of parameters such as grid(l2=[1, 3])", points)
     with showing(progress) as report:
-        run = Study(
-            split, metric, model, fixed, minutes, study, improved, ties, machine, report, client, trials
-        )
+        run = Study(split, metric, model, fixed, minutes, study, improved, ties, machine, report, trials)
         for point in wanted:  # refuse bad parameters before the first trial
             build(run.model, {**run.fixed, **plain(point)})
         run.wanted = len(wanted)
@@ -98,7 +93,6 @@ def climb(
     ties: Ties = "popularity",
     machine: Parameters | None = None,
     progress: "Progress | bool | None" = None,
-    client: Any = None,
 ) -> Tuning:
     """Start from what the model measures, and change one parameter while that helps.
 
@@ -128,14 +122,12 @@ def climb(
 
     Notes
     -----
-    `study`, `improved`, `machine` and `client` are those of `tune`, `ties` is that of `evaluate`. With a
+    `study`, `improved` and `machine` are those of `tune`, `ties` is that of `evaluate`. With a
     limit of time, the result depends on the machine.
     """
     check_flag("grid", grid)
     with showing(progress) as report:
-        run = Study(
-            split, metric, model, fixed, minutes, study, improved, ties, machine, report, client, trials
-        )
+        run = Study(split, metric, model, fixed, minutes, study, improved, ties, machine, report, trials)
         return _climbed(run, vary, grid)
 
 

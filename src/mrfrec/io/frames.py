@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from io import BytesIO
 from os import PathLike
 from pathlib import Path
 from queue import Empty, Full, Queue
@@ -82,18 +81,6 @@ def _pandas_frame(values: Mapping[str, Any], schema: Mapping[str, pl.DataType], 
         for name, kind in schema.items()
     }  # fmt: skip
     return pandas.DataFrame({name: pandas.Series(values[name], dtype=kind) for name, kind in kinds.items()})
-
-
-def as_parquet(columns: Batches, names: Iterable[str], kinds: Mapping[str, str]) -> bytes:
-    """Return batches of columns as the content of a Parquet file."""
-    content = BytesIO()
-    frame(columns, names, kinds, None).write_parquet(content)
-    return content.getvalue()
-
-
-def count_rows(paths: Iterable[Path]) -> int:
-    """Return the number of rows of Parquet files, reading only their footers."""
-    return sum(int(pl.scan_parquet(path).select(pl.len()).collect().item()) for path in paths)
 
 
 def _frame(batch: Mapping[str, Any], schema: dict[str, Any]) -> pl.DataFrame:

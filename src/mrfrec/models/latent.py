@@ -16,8 +16,7 @@ class Latent(Recommender):
 
     _trained_by: ClassVar[tuple[str, str]]  # the module that training imports, and its library in words
 
-    def check_ready(self, client: object = None) -> None:
-        super().check_ready(client)
+    def check_ready(self) -> None:
         module, library = self._trained_by
         try:
             import_module(module)

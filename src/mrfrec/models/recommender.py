@@ -84,7 +84,6 @@ class FitContext(NamedTuple):
     progress: "Progress | None"
     reuse: dict[str, Any] | None
     validation: tuple[Rows, Rows] | None  # shown and hidden items of validation users
-    client: Any = None  # of a cluster
     measured: "Measured | None" = None  # values of an earlier fit, to keep
 
 
@@ -134,11 +133,8 @@ class Recommender(Parameterized, ABC):
         """Return what a fit to data of this size would do; None if there is nothing to decide."""
         return None
 
-    def check_ready(self, client: object = None) -> None:
-        """Raise if a fit lacks a library or a device, or cannot use the client of a cluster."""
-        if client is not None:
-            rule = f"None: {type(self).__name__} is fitted on this machine"
-            raise ParameterError("client", rule, client)
+    def check_ready(self) -> None:
+        """Raise if a fit lacks a library or a device."""
 
     # ── fitting and scoring ───────────────────────────────────────────────────────────────────────
 
@@ -151,7 +147,6 @@ class Recommender(Parameterized, ABC):
         progress: "Progress | bool | None" = None,
         reuse: dict[str, Any] | None = None,
         validation: object = None,
-        client: Any = None,
         measured: "Measured | None" = None,
         item_features: object = None,
         items: object = None,
@@ -175,9 +170,6 @@ class Recommender(Parameterized, ABC):
         validation
             Two matrices of validation users × items, shown and hidden, for models trained in epochs: the best
             epoch is kept. The users must not be in the training data.
-        client
-            A `distributed.Client`: its workers do the large parts of the fit of a sparse `MRF`, with the same
-            result to the bit.
         measured
             The `measured_` of an earlier fit of an `MRF`: keep these values, and measure nothing.
         item_features
@@ -195,8 +187,6 @@ class Recommender(Parameterized, ABC):
             raise ParameterError("y", "None", type(y).__name__, advice)
         if measured is not None and not isinstance(measured, Measured):
             raise ParameterError("measured", "the measured_ of a model, or None", measured)
-        if client is not None:
-            self.check_ready(client)
         interactions = as_interactions(data, times)
         table = interactions.table if items is None else as_item_table(items)
         if item_features is not None:
@@ -220,7 +210,7 @@ class Recommender(Parameterized, ABC):
         parameters = self.parameters
         start = time.perf_counter()
         with showing(progress) as report:
-            context = FitContext(copied, report, reuse, shown_and_hidden, client, measured)
+            context = FitContext(copied, report, reuse, shown_and_hidden, measured)
             learned = self._fit(interactions, context)
         if (scored := len(learned.base_scores)) != size.items:
             rule = f"about the {counted(size.items, 'item')} of the data"
@@ -562,7 +552,6 @@ class Recommender(Parameterized, ABC):
         form: Form = None,
         table: str | None = None,
         columns: Mapping[str, str] | None = None,
-        client: Any = None,
         k: int = 10,
         exclude_seen: bool = True,
         allow: ItemFilter = None,
@@ -587,27 +576,15 @@ class Recommender(Parameterized, ABC):
         primary key; one with other columns is refused. `columns` gives columns other names, in files too:
         {"user": "user_id"}. All other options are those of `recommend`.
 
-        With a `distributed.Client` the workers recommend, and `path` is a new folder: part-00000.parquet and
-        so on, with up to 20,000 users each and the same rows in the same order. It appears when it is whole.
         """
         options = options_of(locals())
         target: WriteOptions = {"form": form, "table": table, "columns": columns}
         fitted = self.fitted_
-        with showing(progress) as report:
-            if client is None:
-                with publishing.staged_recommendations(
-                    fitted, runtime_of(self), path, users, history=history, target=target, progress=report,
-                    **options,
-                ) as rows:  # fmt: skip
-                    return rows
-            from mrfrec.answers.cluster_parts import recommend_in_parts
-
-            for name, value in target.items():
-                if value is not None and (name, value) != ("form", "parquet"):
-                    raise ParameterError(name, "None with a client, which writes Parquet files", value)
-            question = Question(**options)
-            people = people_of(fitted, users, history, once=True)
-            return recommend_in_parts(fitted, people, question, path, client, report)
+        with showing(progress) as report, publishing.staged_recommendations(
+            fitted, runtime_of(self), path, users, history=history, target=target, progress=report,
+            **options,
+        ) as rows:  # fmt: skip
+            return rows
 
     def similar_items(self, item: Id | Iterable[Id], k: int = 10) -> "Frame":
         """Return the items that go with an item most strongly: a table of item, title, score and rank.

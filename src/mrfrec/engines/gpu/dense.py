@@ -12,9 +12,11 @@ from torch import Tensor
 from mrfrec.core import closed_form
 from mrfrec.core.engine import Array, Engine, Floats, ranges
 from mrfrec.core.statistics import Statistics, not_positive_definite
-from mrfrec.engines.gpu.device import Device, computes, dtype_name
-from mrfrec.engines.gpu.rows import StreamedRows
+from mrfrec.engines.gpu import low_rank, rows
+from mrfrec.engines.gpu.device import LIBRARIES, Device, computes, dtype_name
 
+# "auto" does not use the device for fewer items: a GPU takes as long to start as they take without it.
+_LEAST_ITEMS = 5_000
 _TILE_SIDE = 2048  # rows and columns of a tile of the factorisation
 _STRIP_ROWS = 512  # that are turned into weights at one time
 
@@ -30,15 +32,15 @@ def dense_weights(
 ) -> Array:
     """Return B, on the host."""
     m = statistics.m
-    rows = StreamedRows(statistics, device)
+    streamed = rows.StreamedRows(statistics, device)
     with device.host_array(m, dtype, engine.threads) as out:
         with engine.stage("matrix", m):
             A = torch.empty((m, m), dtype=getattr(torch, dtype), device=device.torch)
             item = torch.arange(m, device=device.torch)
-            for i0, i1, sums in rows.strips():
-                A[i0:i1, :i1] = rows.entries(sums, item[i0:i1, None], item[:i1])
+            for i0, i1, sums in streamed.strips():
+                A[i0:i1, :i1] = streamed.entries(sums, item[i0:i1, None], item[:i1])
                 engine.advance(i1 - i0)
-            rows.free()
+            streamed.free()
         A.diagonal().copy_(device.to_device(np.where(statistics.active, statistics.S_diagonal + ridge, 1.0)))
         _invert(A, engine)
         with engine.stage("weights", m):
@@ -114,3 +116,39 @@ def _symmetric_product(A: Tensor, x: Floats, device: Device) -> Floats:
         out[i0:i1] += strip[:, :i0] @ x_on_device[:i0] + (own + own.tril(-1).T) @ x_on_device[i0:i1]
         out[:i0] += strip[:, :i0].T @ x_on_device[i0:i1]
     return np.asarray(out.cpu().numpy())
+
+
+# ── the device of a fit ───────────────────────────────────────────────────────────────────────────
+
+
+class TorchAccelerator(Device):
+    """The stages of a fit on a device of PyTorch.
+
+    Results are those of the core up to rounding, and the same for every run on one device. With `if_it_pays`,
+    the device fits only models of `_LEAST_ITEMS` or more, where it has room for them.
+    """
+
+    def __init__(self, name: str, *, if_it_pays: bool = False) -> None:
+        super().__init__(name)
+        self.name = name
+        self.if_it_pays = if_it_pays
+
+    def takes(self, m: int, pairs: int, binary: bool, dtype: str, rank: int) -> bool:
+        """Return whether the device is to fit a dense model of this size.
+
+        With `if_it_pays`, a device without room returns False; else it raises `MemoryPlanError`.
+        """
+        if self.if_it_pays and m < _LEAST_ITEMS:
+            return False
+        itemsize = np.dtype(dtype).itemsize
+        weights = max(itemsize * m * m + rows.needed_bytes(pairs, binary), needed_bytes(m, itemsize))
+        needed = LIBRARIES + max(weights, low_rank.needed_bytes(pairs, m, rank, itemsize))
+        memory = self.memory
+        if self.if_it_pays and needed > memory.limit:
+            return False
+        advice = 'Use a sparse model, device="cpu", or a device with more memory.'
+        memory.check("dense, on the device", needed, advice)
+        return True
+
+    leading_vectors = low_rank.leading_vectors
+    dense_weights = dense_weights

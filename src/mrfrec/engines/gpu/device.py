@@ -114,16 +114,11 @@ def computing_on(device: torch.device, work: str) -> Iterator[None]:
             torch.cuda.empty_cache()
 
 
-AnyDevice = TypeVar("AnyDevice", bound=Device)
-
-
-def computes(
-    function: Callable[Concatenate[AnyDevice, P], Result],
-) -> Callable[Concatenate[AnyDevice, P], Result]:
+def computes(function: Callable[Concatenate[Device, P], Result]) -> Callable[Concatenate[Device, P], Result]:
     """Run a step of a fit within `computing_on` the device that is its first argument."""
 
     @wraps(function)
-    def on_device(device: AnyDevice, /, *args: P.args, **kwargs: P.kwargs) -> Result:
+    def on_device(device: Device, /, *args: P.args, **kwargs: P.kwargs) -> Result:
         with computing_on(device.torch, "the fit"):
             return function(device, *args, **kwargs)
 

@@ -16,15 +16,14 @@ from torch import Tensor
 from mrfrec.core.statistics import Statistics
 from mrfrec.engines.gpu.device import Device
 
-_LEAST_STRIP, _LARGEST_STRIP = 1 << 25, 1 << 30  # numbers in a strip of S
-LISTED = 1 << 24  # pairs, or other numbers, that are listed at one time
-_BYTES_PER_NUMBER, _BYTES_PER_LISTED = 32, 80  # of the smallest strips, and of lists
-_BYTES_PER_SUM = 16  # of larger strips
+_STRIP = 1 << 25  # numbers in a strip of S
+_LISTED = 1 << 24  # pairs, or other numbers, that are listed at one time
+_BYTES_PER_NUMBER, _BYTES_PER_LISTED = 32, 80  # of strips, and of lists
 
 
 def needed_bytes(pairs: int, binary: bool) -> int:
     """Return the bytes of the data on the device, of a strip and of the lists."""
-    return (20 + (0 if binary else 8)) * pairs + _BYTES_PER_NUMBER * _LEAST_STRIP + _BYTES_PER_LISTED * LISTED
+    return (20 + (0 if binary else 8)) * pairs + _BYTES_PER_NUMBER * _STRIP + _BYTES_PER_LISTED * _LISTED
 
 
 class StreamedRows:
@@ -48,23 +47,18 @@ class StreamedRows:
         largest = float(np.abs(X.values).max()) ** 2 * float(np.diff(X.item_ptr).max())
         return float(2.0 ** (np.ceil(np.log2(largest)) - 62)) if largest > 0 else 1.0
 
-    def strips(self, numbers: int = 0) -> Iterator[tuple[int, int, Tensor]]:
+    def strips(self) -> Iterator[tuple[int, int, Tensor]]:
         """Yield i0, i1 and the sums for S[i0:i1, :i1] before the diagonal, which `entries` scales.
 
-        A strip has about `numbers` sums, at least `_LEAST_STRIP`; or a single row.
+        A strip has about `_STRIP` sums, or a single row.
         """
         m = self.statistics.m
-        numbers = max(numbers, _LEAST_STRIP)
         i0 = 0
         while i0 < m:
             # The largest i1 with (i1 − i0)·i1 numbers.
-            i1 = min(max(int((i0 + (i0 * i0 + 4 * numbers) ** 0.5) / 2), i0 + 1), m)
+            i1 = min(max(int((i0 + (i0 * i0 + 4 * _STRIP) ** 0.5) / 2), i0 + 1), m)
             yield i0, i1, self._strip(i0, i1)
             i0 = i1
-
-    def large_strips(self) -> Iterator[tuple[int, int, Tensor]]:
-        """Yield few `strips`, each of which takes up to a quarter of the device's memory."""
-        return self.strips(min(self.device.memory.limit // 4 // _BYTES_PER_SUM, _LARGEST_STRIP))
 
     def entries(self, sums: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """Return S_ij in float64, from its sums."""
@@ -86,7 +80,7 @@ class StreamedRows:
         row = torch.repeat_interleave(
             torch.arange(i1 - i0, device=device) * i1, users, output_size=last - first
         )
-        for start, stop in bounded_ranges(self._before, first, last):
+        for start, stop in _bounded_ranges(self._before, first, last):
             count = self._rank[start:stop]
             before = self._before[start:stop]
             own, place = owners_and_places(count, int(before[-1] + count[-1] - before[0]))
@@ -106,23 +100,11 @@ class StreamedRows:
         self._values = None
 
 
-class StreamingDevice(Device):
-    """A device that keeps the data of a fit between its stages."""
-
-    _rows: StreamedRows | None = None
-
-    def streamed(self, statistics: Statistics) -> StreamedRows:
-        """Return rows of S; the data is copied to the device once."""
-        if self._rows is None or self._rows.statistics is not statistics:
-            self._rows = StreamedRows(statistics, self)
-        return self._rows
-
-
-def bounded_ranges(before: Tensor, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Cut first…last into ranges that list about `LISTED` numbers; before[i] numbers come before entry i."""
+def _bounded_ranges(before: Tensor, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """Cut first…last into ranges that list about `_LISTED` numbers; before[i] numbers come before entry i."""
     if first == last:
         return
-    marks = torch.arange(int(before[first]), int(before[last - 1]) + 1, LISTED, device=before.device)
+    marks = torch.arange(int(before[first]), int(before[last - 1]) + 1, _LISTED, device=before.device)
     cuts = torch.searchsorted(before[first:last], marks)
     cuts = torch.unique(torch.cat([cuts, cuts.new_tensor([0, last - first])]))
     for start, stop in pairwise(cuts.tolist()):

@@ -114,26 +114,15 @@ class GaussianField(Linear):
             sizes = Sizes(*size[:3], binary, itemsize, engine.memory.limit)
             return decide(self._settings, sizes, engine.memory)
 
-    def _engine(self, progress: "Progress | None", client: Any = None) -> "LocalEngine":
+    def _engine(self, progress: "Progress | None") -> "LocalEngine":
         from mrfrec.engines.devices import engine_on
 
-        if client is not None:
-            from mrfrec.engines.cluster import ClusterEngine
-
-            return ClusterEngine(client, self.threads, self.memory_limit, progress)
         return engine_on(self.device, self.threads, self.memory_limit, progress)
 
-    def check_ready(self, client: object = None) -> None:
-        if client is None:
-            from mrfrec.engines.devices import chosen_device
+    def check_ready(self) -> None:
+        from mrfrec.engines.devices import chosen_device
 
-            chosen_device(self.device)
-            return
-        from mrfrec.engines import cluster
-
-        cluster.check_client(client)
-        if self.device not in ("cpu", "auto"):
-            raise ParameterError("device", '"cpu" with a client', self.device, "Workers use their CPUs.")
+        chosen_device(self.device)
 
     @property
     def _settings(self) -> Settings:
@@ -161,13 +150,13 @@ class GaussianField(Linear):
         void["pause"] |= self.recency != "auto"
         return [name for name in names if not void.get(name)]
 
-    def _to_measure(self, data: "Interactions", client: Any) -> "Task":
+    def _to_measure(self, data: "Interactions") -> "Task":
         from mrfrec.models.mrf.measuring import Task
 
         names = self._measurable(data) if self.measure else []
         start = {"l2": self.l2, **self._starts}
         goal = Goal.of(self.measure, by_time=data.times is not None)
-        engine = partial(self._engine, None, client)
+        engine = partial(self._engine, None)
         return Task(names, self._settings, start, self.offset, goal, engine, self.situation)
 
     def tuning_route(self, data: "Interactions") -> Route:
@@ -205,7 +194,7 @@ class GaussianField(Linear):
     def tuning_start(self, data: "Interactions", context: FitContext) -> dict[str, Any]:
         from mrfrec.models.mrf.measuring import measure_before
 
-        measured = measure_before(self._to_measure(data, context.client), data, context).measured
+        measured = measure_before(self._to_measure(data), data, context).measured
         choices = () if measured is None else measured.choices
         values: dict[str, Any] = {one.name: as_parameter(one.name, one.value) for one in choices}
         if "rank_weight" in values and self.rank == "auto":
@@ -234,7 +223,7 @@ class GaussianField(Linear):
         began = time.perf_counter()
         if self._fitted is not None:
             self._linear.leave_devices()
-        before = measure_before(self._to_measure(data, context.client), data, context)
+        before = measure_before(self._to_measure(data), data, context)
         features = data.features if self.uses_features else None
         chosen: dict[str, Any] = {} if before.measured is None else before.measured.values
         chosen = {name: chosen[name] for name in self._measurable(data) if name in chosen}
@@ -242,7 +231,7 @@ class GaussianField(Linear):
         settings = replace(self._settings, **{name: x for name, x in chosen.items() if name in of_settings})
         times = self._times_of(data)
         progress = part_of(context.progress, before.share, 1) if before.share else context.progress
-        with self._engine(progress, context.client) as engine:
+        with self._engine(progress) as engine:
             fitted = fitting.fit(
                 data.matrix,
                 settings,
@@ -250,7 +239,7 @@ class GaussianField(Linear):
                 features=_features_of(data, settings),
                 times=times,
                 copied=context.copied,
-                announce=lambda plan: None if before.announced else announce(plan, engine),
+                announce=lambda plan: None if before.announced else announce(plan),
                 reuse=None if context.reuse is None else context.reuse.setdefault("mrf", fitting.Reuse()),
             )
             weights, low_rank = fitted.weights, fitted.low_rank
@@ -294,7 +283,7 @@ class GaussianField(Linear):
         new = np.flatnonzero(~data.used)
         if features is not None and len(new):
             started = time.perf_counter()
-            with self._engine(None, context.client) as more:
+            with self._engine(None) as more:
                 learned = with_new_items(learned, data, new, settings, more, context.copied)
             timings["new items"] = time.perf_counter() - started
             timings["total"] += timings["new items"]

@@ -132,7 +132,8 @@ def prepare(
     own = replace(settings, rank=rank, rank_weight=1.0 if rank else 0.0, sparsity=final.sparsity)
     small = fitting.sizes_of(asked.training, most, limit, held, asked.features)
     additions = fitting.additions_of(X, asked.features)
-    on_device = engine.accelerator is not None
+    final, device = fitting.placed(final, most, sizes, engine)
+    on_device = device is not None
     after = sum(costs.of_fit(final, settings, sizes, additions, on_device).values())
     least = _LEAST_ON_DEVICE if on_device else _LEAST_BUDGET
     budget = max(after, least if asked.times is None else _MORE_WITH_TIMES * least)
@@ -143,7 +144,8 @@ def prepare(
             if trial is own:
                 continue
             raise
-        first, again = _costs_of(asked, plan, trial, small, additions, on_device)
+        _, device = fitting.placed(plan, trial, small, engine)
+        first, again = _costs_of(asked, plan, trial, small, additions, device is not None)
         found = Preparation(final, trial, trial is own, held, first, again, after, budget)
         if first + sum(n * again[name] for name, n in _FEWEST_STEPS.items() if name in free) <= budget:
             break
@@ -165,14 +167,13 @@ def _costs_of(
     added = beside * _ADDED * (asked.shown.nnz * neighbors + users * ranked)
     rank = beside * ranked * (_COMPLETED * users + _COMPARED * asked.hidden.nnz)
     scored = added + _RANKED * rank + _EACH
-    again = ("gather", *costs.SOLVING) if on_device else costs.SOLVING  # it keeps no blocks
-    solving = sum(fit.get(stage, 0.0) for stage in again)
+    solving = sum(fit.get(stage, 0.0) for stage in costs.SOLVING)
     passing = sum(cost for stage, cost in fit.items() if stage not in ("low rank", "finish"))
     scored_low = beside * _MULTIPLIED * users * ranked * plan.rank
     low = fit.get("low rank", 0.0) + scored_low
     another = {"l2": solving + scored, **dict.fromkeys(PASSES, passing + scored)}
     another |= {"half_life": passing + scored + scored_low, **dict.fromkeys(SCORED, scored + scored_low)}
-    ordered = costs.of_fit(plan, replace(settings, order=1.0), sizes, additions, on_device)
+    ordered = costs.of_fit(plan, replace(settings, order=1.0), sizes, additions, False)
     another["order"] = sum(ordered.get(stage, 0.0) for stage in ("gather", "matrix", *costs.SOLVING)) + scored
     first = _HELD_OUT * sizes.pairs + passing + low + scored
     return first, {**another, **dict.fromkeys(_RANKINGS, rank)}
@@ -398,7 +399,7 @@ def measure_before(task: Task, data: Interactions, context: "FitContext") -> Out
             return Outcome(said=f"nothing measured, which takes {takes}")
         try:
             plan = prepare(asked, data.matrix, task.settings, task.free, engine, context.copied)
-            announce(plan.final, engine)
+            announce(plan.final)
             start = dict(task.start)
             free = [name for name in task.free if name != "rank_weight" or plan.settings.rank]
             if asked.times is None:  # too few people came after a cut to ask them
@@ -425,6 +426,6 @@ def measure_before(task: Task, data: Interactions, context: "FitContext") -> Out
     return Outcome(measured, said, seconds, plan.final, engine.memory.stages, share)
 
 
-def announce(plan: Plan, engine: Engine) -> None:
+def announce(plan: Plan) -> None:
     """Log a plan."""
-    _log.info("%s%s", plan, f", on {engine.accelerator.name}" if engine.accelerator else "")
+    _log.info("%s", plan)

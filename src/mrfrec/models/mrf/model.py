@@ -100,10 +100,10 @@ class MRF(GaussianField):
         for `scores`; a number is in bytes. A fit that needs more raises `MemoryPlanError`. Where "auto"
         decides, the limit may make the model smaller; `plan_` says so.
     device
-        Where to compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU that has room where the fit would
-        take two seconds or more without it. The device fits, and ranks many users by dense weights or with a
-        low-rank part. Needs PyTorch. The weights of devices differ by rounding; the lists from the same
-        weights are equal.
+        Where to compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU that has room where a dense model has
+        5,000 items or more. The device fits dense models, and ranks many users by dense weights or with a
+        low-rank part; sparse models, and models with order, are fitted on the processor. Needs PyTorch. The
+        weights of devices differ by rounding; the lists from the same weights are equal.
 
     Attributes
     ----------

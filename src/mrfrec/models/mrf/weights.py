@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mrfrec.io.artifact import Stored
 
 Array = npt.NDArray[Any]
-_NOT_SAVED = ("needed", "least", "limit", "in_use")  # fields of a plan about the memory of a machine
+_NOT_SAVED = ("needed", "least", "limit", "in_use", "device")  # fields of a plan about the machine
 
 
 @dataclass(frozen=True, kw_only=True)
