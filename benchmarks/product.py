@@ -316,7 +316,7 @@ def rules(path: str) -> None:
         for history in histories:
             for name, question in asked.items():
                 start = time.thread_time()
-                model.answer(history=model.items_.take(history), **question)
+                model.recommend(history=model.items_.take(history), **question)
                 spent[name].append(1e3 * (time.thread_time() - start))
     print(json.dumps({name: np.quantile(x[20:], (0.5, 0.99)).round(2).tolist() for name, x in spent.items()}))
 

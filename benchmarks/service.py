@@ -277,7 +277,7 @@ def swaps(count: int = 50) -> None:
         history = [int(i) for i in np.argsort(-loaded[0].popularity_)[:20]]
         wanted = {
             model.fitted_.file_hash[:16]: [
-                (row["item"], row["score"]) for row in model.answer(history=history).rows
+                (row["item"], row["score"]) for row in model.recommend(history=history).to_dicts()
             ]
             for model in loaded
         }

@@ -48,9 +48,7 @@ def test_no_function_hides_its_options() -> None:
     assert {place for place in hidden if place.rpartition(".")[2] not in FREE} == set()
 
 
-@pytest.mark.parametrize(
-    "ask", [Recommender.recommend, Recommender.recommend_to, Recommender.answer, Client.recommend]
-)
+@pytest.mark.parametrize("ask", [Recommender.recommend, Recommender.recommend_to, Client.recommend])
 def test_whoever_recommends_has_all_options_of_a_question(ask: Callable[..., Any]) -> None:
     parameters = inspect.signature(ask).parameters
     usual = inspect.signature(Recommender.recommend).parameters
@@ -69,7 +67,7 @@ def test_tables_have_a_type_with_the_names_of_polars() -> None:
 
 # What completion offers on a model besides its parameters.
 OF_ALL = [
-    "fit", "recommend", "recommend_to", "answer", "explain", "similar_items", "similar_items_to", "search",
+    "fit", "recommend", "recommend_to", "explain", "similar_items", "similar_items_to", "search",
     "plot_neighbors", "history", "scores", "top_k",
     "save", "update", "forget", "set_items", "verify", "prepare_answers",
     "get_params", "set_params", "parameters", "frames", "explains", "catalogue", "fitted_", "items_",

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 import scipy.sparse as sp
+from tests.asking import rows_and_unknown, rows_for
 
 from mrfrec import MRF, DataError, Interactions, MrfrecWarning, ParameterError, load, read_interactions
 from mrfrec.answers.columns import because_text
@@ -110,9 +111,9 @@ def test_users_of_a_filter_who_are_not_asked_about_are_a_note(name: str) -> None
     ignored = rf"^2 of 3 users of {name} are not among those asked for; ignored \(the first is 105\)\.$"
     with pytest.warns(MrfrecWarning, match=ignored):
         assert model.recommend([100, 101], k=1, **filters).equals(expected)
-    answer = model.answer([100, 101], k=1, **filters)
-    assert [row["item"] for row in answer.rows] == expected["item"].to_list()
-    assert answer.unknown == {f"users of {name}": [105, 999]}
+    rows, unknown = rows_and_unknown(model, [100, 101], k=1, **filters)
+    assert [row["item"] for row in rows] == expected["item"].to_list()
+    assert unknown == {f"users of {name}": [105, 999]}
     with pytest.warns(MrfrecWarning, match=rf"1 of 1 users of {name} .* \(the first is 1\)"):
         model.recommend(history=[[2]], k=1, **by({1: [3]}))  # rows are numbered from 0
     with pytest.raises(ParameterError, match=rf"{name} must be .* keys are user ids, .* integers; got '7'"):
@@ -150,7 +151,7 @@ def test_only_items_that_speak_for_a_recommendation_are_its_reasons() -> None:
     B = np.zeros((5, 5), np.float32)
     B[0, 3], B[1, 3], B[2, 3] = 0.5, -0.25, 0.75
     relearn(model, weights=Rows.of(sp.csr_array(B)))
-    (row,) = model.answer(history=[0, 1, 2], k=1, explain=3).rows
+    (row,) = rows_for(model, history=[0, 1, 2], k=1, explain=3)
     assert (row["item"], row["because"]) == (3, "2 +0.75, 0 +0.50")
     assert because_text(-0.004, [("2", 0.75, ["7"]), ("0", 0.004, [])]) == "2 +0.75 (through: 7)"
     assert (
@@ -218,25 +219,23 @@ def test_search_finds_items_by_title_as_a_table() -> None:
         model.search(3)  # type: ignore[arg-type]
 
 
-# ── answers as data ───────────────────────────────────────────────────────────────────────────────
+# ── rows as data ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_answer_has_the_rows_of_the_table_and_the_unknown_ids() -> None:
+def test_rows_are_those_of_the_table_and_come_with_the_unknown_ids() -> None:
     model = MRF.paper(l2=2.0).fit(shop(text=True))
     options: dict[str, Any] = {"k": 3, "exclude": ["item 09", "gone"], "allow": None}
     history = ["item 01", "nothing", "item 02", "nowhere"]
-    answer = model.answer(history=history, explain=1, **options)  # without a warning
-    assert answer.unknown == {"history": ["nothing", "nowhere"], "exclude": ["gone"]}
+    rows, unknown = rows_and_unknown(model, history=history, explain=1, **options)  # without a warning
+    assert unknown == {"history": ["nothing", "nowhere"], "exclude": ["gone"]}
     with pytest.warns(MrfrecWarning) as caught:
         table = model.recommend(history=history, explain=1, **options)
     assert len(caught) == 2
-    assert [
-        {**row, "score": pytest.approx(row["score"], rel=1e-6)} for row in answer.rows
-    ] == table.to_dicts()
-    assert json.loads(json.dumps(answer.rows)) == answer.rows
-    assert model.answer([100, 5], k=2).unknown == {"users": [5]}
-    assert model.answer(100, k=2).unknown == {}
-    assert len(model.answer(history=["item 00"], k=99).rows) == 29
+    assert [{**row, "score": pytest.approx(row["score"], rel=1e-6)} for row in rows] == table.to_dicts()
+    assert json.loads(json.dumps(rows)) == rows
+    assert rows_and_unknown(model, [100, 5], k=2)[1] == {"users": [5]}
+    assert rows_and_unknown(model, 100, k=2)[1] == {}
+    assert len(rows_for(model, history=["item 00"], k=99)) == 29
 
 
 def test_unknown_ids_are_counted_in_an_explanation() -> None:

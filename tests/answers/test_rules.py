@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 import scipy.sparse as sp
+from tests.asking import rows_and_unknown, rows_for
 
 from mrfrec import MRF, DataError, Interactions, MrfrecWarning, ParameterError, load
 from mrfrec.answers.question import Question
@@ -116,7 +117,7 @@ QUESTIONS: list[dict[str, Any]] = [
 def lists_of(model: Any, k: int, users: Any = None, **question: Any) -> list[list[str]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MrfrecWarning)
-        batches = model.answer(users, k=k, **question).rows
+        batches = rows_for(model, users, k=k, **question)
     found: dict[int, list[str]] = {}
     for row in batches:
         found.setdefault(row["user"], []).append(row["item"])
@@ -150,7 +151,7 @@ def test_low_rank_models_tell_likeness_by_their_vectors() -> None:
     fans = [h for u, h in enumerate(history) if X[u, 20]]
     together = {0.0: 0, 0.5: 0}
     for variety in together:
-        rows = model.answer(history=fans, k=10, variety=variety).rows
+        rows = rows_for(model, history=fans, k=10, variety=variety)
         for user in range(len(fans)):
             shown = {row["item"] for row in rows if row["user"] == user}
             together[variety] += len(shown & {20, 21, 22}) > 1
@@ -164,9 +165,7 @@ def test_every_kind_of_model_takes_all_rules(kind: str) -> None:
     name, parameters = KINDS[kind]
     model = build(name, parameters).fit(named_data(text=True, positive=True))
     model.set_items(pl.DataFrame({"item": list(model.items_), "brand": [i % 4 for i in range(30)]}))
-    rows = model.answer(
-        "u20", k=8, at_most={"brand": 2}, boost={"add": {"item 21": 1000.0}}, variety=0.5
-    ).rows
+    rows = rows_for(model, "u20", k=8, at_most={"brand": 2}, boost={"add": {"item 21": 1000.0}}, variety=0.5)
     brands = [list(model.items_).index(row["item"]) % 4 for row in rows]
     assert rows[0]["item"] == "item 21"
     assert sorted(brands) == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -174,18 +173,18 @@ def test_every_kind_of_model_takes_all_rules(kind: str) -> None:
 
 def test_without_rules_nothing_changes() -> None:
     model = shop()
-    plain = model.answer(k=9, explain=2).rows
-    assert model.answer(k=9, explain=2, at_most={}, boost={}, variety=0).rows == plain
-    assert model.answer(k=9, explain=2, at_most={"own": 1}).rows == plain
+    plain = rows_for(model, k=9, explain=2)
+    assert rows_for(model, k=9, explain=2, at_most={}, boost={}, variety=0) == plain
+    assert rows_for(model, k=9, explain=2, at_most={"own": 1}) == plain
 
 
 def test_explanations_with_a_boost_add_up() -> None:
     model = shop("offset")
     boost = {"add": "margin", "multiply": "season"}
     scores = {
-        row["item"]: row["score"] for row in model.answer(5, k=ITEMS, exclude_seen=False, boost=boost).rows
+        row["item"]: row["score"] for row in rows_for(model, 5, k=ITEMS, exclude_seen=False, boost=boost)
     }
-    plain = {row["item"]: row["score"] for row in model.answer(5, k=ITEMS, exclude_seen=False).rows}
+    plain = {row["item"]: row["score"] for row in rows_for(model, 5, k=ITEMS, exclude_seen=False)}
     assert min(plain.values()) < 0 < max(plain.values())
     for item, score in scores.items():
         table = model.explain(item, user=5, boost=boost)
@@ -198,11 +197,11 @@ def test_explanations_with_a_boost_add_up() -> None:
 
 def test_a_factor_above_1_lifts_scores_below_0() -> None:
     model = shop("offset")
-    plain = {row["item"]: row["score"] for row in model.answer(5, k=ITEMS).rows}
+    plain = {row["item"]: row["score"] for row in rows_for(model, 5, k=ITEMS)}
     low = min(plain, key=lambda item: plain[item])
     assert plain[low] < 0
     for factor in (0.5, 4.0):
-        rows = model.answer(5, k=ITEMS, boost={"multiply": {low: factor}}).rows
+        rows = rows_for(model, 5, k=ITEMS, boost={"multiply": {low: factor}})
         found = next(row["score"] for row in rows if row["item"] == low)
         assert found == pytest.approx(plain[low] / factor)
 
@@ -226,7 +225,7 @@ def test_unknown_items_of_a_boost_are_counted() -> None:
     boost = {"add": {"item 01": 1, "who": 2}, "multiply": {"what": 2}}
     with pytest.warns(MrfrecWarning, match="boost: 2 of 3 items are unknown to the model .*; ignored"):
         model.recommend(5, boost=boost)
-    assert model.answer(5, boost=boost).unknown == {"boost": ["who", "what"]}
+    assert rows_and_unknown(model, 5, boost=boost)[1] == {"boost": ["who", "what"]}
 
 
 @pytest.mark.parametrize(
@@ -269,7 +268,7 @@ def test_long_lists_with_variety_are_bounded() -> None:
     rng = np.random.default_rng(0)
     X = sp.csr_array((rng.random((300, 3000)) < 0.02).astype(np.float64))
     model = MRF(measure=False, sparsity=0.01, rank=0).fit(X)
-    rows = model.answer(0, k=2000, variety=0.5).rows
+    rows = rows_for(model, 0, k=2000, variety=0.5)
     assert len({row["item"] for row in rows}) == 2000
     scores = [row["score"] for row in rows]
     assert scores[:500] != sorted(scores[:500], reverse=True)
@@ -280,12 +279,12 @@ def test_long_lists_with_variety_are_bounded() -> None:
 def test_a_loaded_model_and_prepared_answers_are_the_same(tmp_path: Path) -> None:
     model = shop("sparse")
     question: dict[str, Any] = {"k": 6, "at_most": {"brand": 1}, "boost": {"add": "margin"}, "variety": 0.5}
-    answers = model.answer(**question).rows
+    answers = rows_for(model, **question)
     model.save(tmp_path / "shop.mrf", include_histories=True)
     opened = load(tmp_path / "shop.mrf")
-    assert opened.answer(**question).rows == answers
+    assert rows_for(opened, **question) == answers
     opened.prepare_answers()
     opened.threads = 1
-    assert opened.answer(**question).rows == answers
+    assert rows_for(opened, **question) == answers
     assert opened.recommend_to(tmp_path / "all.csv", **question) == len(answers)
     assert pl.read_csv(tmp_path / "all.csv")["item"].to_list() == [row["item"] for row in answers]

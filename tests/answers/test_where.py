@@ -13,6 +13,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import scipy.sparse as sp
+from tests.asking import rows_for
 
 import mrfrec
 from mrfrec import MRF, Client, DataError, Interactions, MrfrecWarning, ParameterError
@@ -170,7 +171,7 @@ def test_recommendations_are_the_best_of_what_is_left(users: list[int]) -> None:
         ({"allow": some}, kept & {*some}),
         ({"exclude": some[:2]}, kept - {*some[:2]}),
     ):
-        found = model.answer(users, k=3, where=where, **options).rows
+        found = rows_for(model, users, k=3, where=where, **options)
         for user in users:
             wanted = [item for item in everything(model, user) if item in left][:3]
             assert [row["item"] for row in found if row["user"] == user] == wanted
@@ -180,7 +181,7 @@ def test_each_user_may_have_a_filter() -> None:
     model, rows = fitted()
     users = [100, 101, 102, 103]
     own: dict[Any, Any] = {None: {"sold": {"missing": False}}, 101: {"price": (1, None)}, 103: "price >= 1"}
-    found = model.answer(users, k=3, where=own, allow={103: [f"i{i:02}" for i in range(0, M, 2)]}).rows
+    found = rows_for(model, users, k=3, where=own, allow={103: [f"i{i:02}" for i in range(0, M, 2)]})
     for user in users:
         left = {
             row["item"] for row in rows
@@ -211,7 +212,7 @@ def test_a_filter_that_keeps_nothing_says_so() -> None:
     with pytest.warns(MrfrecWarning, match="where leaves 0 items"):
         assert len(model.recommend(100, where={"brand": "nobody's", "tags": []})) == 0
     for k in (1, 2):
-        assert model.answer([100, 101], where={"brand": []}, k=k).rows == []
+        assert rows_for(model, [100, 101], where={"brand": []}, k=k) == []
 
 
 @pytest.mark.parametrize(
@@ -334,7 +335,7 @@ def test_the_shell_the_service_and_its_client_filter_alike(
     }
     kept = {row["item"] for row in rows if naive.holds(row, {**where, "day": (since, None)})}
     history = ["i00", "i01"]
-    wanted = [row["item"] for row in model.answer(history=history, k=2, where=where).rows]
+    wanted = [row["item"] for row in rows_for(model, history=history, k=2, where=where)]
     assert len(wanted) == 2
     assert {*wanted} <= kept
     sql = "price BETWEEN .5 AND 3.5 AND sold IS NOT NULL AND day >= DATE '2026-11-14'"
@@ -361,7 +362,7 @@ def test_the_shell_the_service_and_its_client_filter_alike(
     assert changed.notes_ == {"by": "test"}
     assert changed.catalogue.table is not None
     assert [*changed.catalogue.table.kinds] == [name for name in KINDS if name != "tags"]
-    assert len(changed.answer(history=["i00"], k=3, where={"price": 1000}).rows) == 3
+    assert len(rows_for(changed, history=["i00"], k=3, where={"price": 1000})) == 3
     assert "moment" in command("info", path)
 
 

@@ -25,6 +25,7 @@ import numpy as np
 import polars as pl
 import pytest
 import typer
+from tests.asking import rows_for
 
 import mrfrec
 import mrfrec.cli
@@ -585,7 +586,7 @@ def test_the_rules_of_a_shop_are_options(shop: Path, tmp_path: Path) -> None:
         ["explain", "shop.mrf", "--history", "i01", "--item", "i05", "--boost", "add=margin"],
     )
     rules: dict[str, Any] = {"at_most": {"brand": 2}, "boost": {"add": "margin"}, "variety": 0.4}
-    wanted = model.answer(history=["i01"], k=5, **rules).rows
+    wanted = rows_for(model, history=["i01"], k=5, **rules)
     assert [row["item"] for row in found.rows] == [row["item"] for row in wanted]
     parts = model.explain("i05", history=["i01"], boost={"add": "margin"})
     assert explained.rows == parts.to_dicts()

@@ -72,7 +72,7 @@ for number, parameters in enumerate(({"sparsity": 0.05, "rank": 0}, {"rank": 8},
     model.prepare_answers()
     for people in ({"users": [5]}, {"history": [1, 2]}, {"history": [[1, 2]] * 40}):
         for options in ({}, {"novelty": 0.4}, {"allow": [3, 4, 5]}):
-            model.answer(**people, k=2, explain=2, **options)
+            model.recommend(**people, k=2, explain=2, **options)
     model.explain(4, user=5)
 print(json.dumps([len(ahead), sorted(known() - ahead)]))
 """
@@ -210,7 +210,7 @@ def test_fits_and_rankings_compile_nothing_after_compiling_ahead() -> None:
             model.top_k(X, 3)
             model.recommend(k=3)
             model.prepare_answers()
-            model.answer(history=[1, 2], k=3, explain=2)
+            model.recommend(history=[1, 2], k=3, explain=2)
     times = rng.integers(0, 9, binary.nnz) * 86_400
     for sparsity in (None, 0.2):
         mrfrec.MRF(sparsity=sparsity, half_life="3d", order=0.3, recency=0.5).fit(binary, times=times)

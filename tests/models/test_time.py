@@ -9,6 +9,7 @@ import numpy.typing as npt
 import polars as pl
 import pytest
 import scipy.sparse as sp
+from tests.asking import rows_for
 
 import mrfrec
 from mrfrec import MRF, Interactions, ParameterError, read_interactions
@@ -96,7 +97,7 @@ def test_blind_model_of_timed_data_is_that_of_data_without_times() -> None:
     models = [MRF(**FIXED).fit(data), MRF(**FIXED).fit(sp.csr_array(X)), MRF(**FIXED, **BLIND).fit(data)]
     for model in models[1:]:
         assert np.array_equal(models[0].weights_, model.weights_)
-    first, *others = (model.answer(history=[[1, 2, 3], [8]], k=5) for model in models)
+    first, *others = (rows_for(model, history=[[1, 2, 3], [8]], k=5) for model in models)
     for other in others:
         assert first == other
 
@@ -140,7 +141,7 @@ def test_update_of_a_model_that_fades_equals_a_fit_to_all_events(tmp_path: Path)
     for updated in (model, mrfrec.load(tmp_path / "m.mrf")):
         updated.update(late)
         assert np.array_equal(updated.weights_, whole.weights_)
-        assert updated.answer([0, 5, 7], k=8) == whole.answer([0, 5, 7], k=8)
+        assert rows_for(updated, [0, 5, 7], k=8) == rows_for(whole, [0, 5, 7], k=8)
     users = [3, 4]
     model.forget(users)
     rest = MRF(**parameters).fit(read_interactions(table.filter(~pl.col("user").is_in(users))))
@@ -172,22 +173,22 @@ def test_values_of_histories_equal_naive(seed: int) -> None:
 def test_a_list_is_oldest_first_and_a_mapping_has_no_order() -> None:
     model = MRF(**FIXED, recency=0.5).fit(visits())
     items = [3, 14, 25]
-    there, back = (model.answer(history=order, k=5) for order in (items, items[::-1]))
+    there, back = (rows_for(model, history=order, k=5) for order in (items, items[::-1]))
     assert there != back
-    assert model.answer(history=dict.fromkeys(items, 1.0), k=5) == model.answer(
-        history=dict.fromkeys(items[::-1], 1.0), k=5
+    assert rows_for(model, history=dict.fromkeys(items, 1.0), k=5) == rows_for(
+        model, history=dict.fromkeys(items[::-1], 1.0), k=5
     )
     now = datetime(2026, 11, 1)
     by_time = {item: now - timedelta(days=3 - place) for place, item in enumerate(items)}
-    assert model.answer(history=by_time, k=5) == there
-    assert model.answer(history=dict(reversed(by_time.items())), k=5) == there
-    assert model.answer(history={3: 0.25, 14: 0.5, 25: 1.0}, k=5) == there
+    assert rows_for(model, history=by_time, k=5) == there
+    assert rows_for(model, history=dict(reversed(by_time.items())), k=5) == there
+    assert rows_for(model, history={3: 0.25, 14: 0.5, 25: 1.0}, k=5) == there
 
 
 def test_explanations_of_a_recent_history_add_up() -> None:
     model = MRF(**FIXED, recency=0.6).fit(visits())
     history = [3, 14, 25, 7]
-    best = model.answer(history=history, k=1).rows[0]
+    best = rows_for(model, history=history, k=1)[0]
     parts = model.explain(best["item"], history=history)["contribution"]
     assert sum(parts) == pytest.approx(best["score"], rel=1e-5)
 
@@ -200,7 +201,7 @@ def test_training_users_are_asked_with_their_times() -> None:
     span = slice(*data.matrix.indptr[user : user + 2])
     order = np.argsort(data.times[span])
     history = [data.items[int(item)] for item in data.matrix.indices[span][order]]
-    by_id, by_list = model.answer([user], k=6).rows, model.answer(history=history, k=6).rows
+    by_id, by_list = rows_for(model, [user], k=6), rows_for(model, history=history, k=6)
     assert [row["item"] for row in by_id] == [row["item"] for row in by_list]
     np.testing.assert_allclose([row["score"] for row in by_id], [row["score"] for row in by_list], rtol=1e-5)
 
@@ -221,7 +222,7 @@ def test_a_question_asked_later_counts_recency_less() -> None:
     history = {int(item): datetime(2026, 11, day) for day, item in enumerate((3, 14, 25, 41), start=1)}
 
     def scores(model: MRF, **asked: Any) -> list[float]:
-        return [row["score"] for row in model.answer(history=history, k=50, **asked).rows]
+        return [row["score"] for row in rows_for(model, history=history, k=50, **asked)]
 
     at_once = scores(model)
     assert scores(model, at="2026-11-04") == at_once
@@ -230,11 +231,11 @@ def test_a_question_asked_later_counts_recency_less() -> None:
     assert later != pytest.approx(at_once)
     assert later != pytest.approx(scores(even))
     table = model.explain(0, history=history, at="2026-11-06")
-    rows = model.answer(history=history, k=50, at="2026-11-06").rows
+    rows = rows_for(model, history=history, k=50, at="2026-11-06")
     score = next(row["score"] for row in rows if row["item"] == 0)
     assert table["contribution"].sum() == pytest.approx(score, rel=1e-5)
-    parts = model.answer([5], k=3, at="2100-01-01").rows
-    assert parts[0]["score"] == pytest.approx(even.answer([5], k=3).rows[0]["score"], rel=1e-5)
+    parts = rows_for(model, [5], k=3, at="2100-01-01")
+    assert parts[0]["score"] == pytest.approx(rows_for(even, [5], k=3)[0]["score"], rel=1e-5)
 
 
 def test_a_time_of_a_question_about_a_history_without_times_is_refused() -> None:
@@ -301,7 +302,7 @@ def test_measured_values_of_time_are_kept_by_files_and_updates(tmp_path: Path) -
     loaded: Any = mrfrec.load(tmp_path / "m.mrf")
     assert loaded.values_ == model.values_
     assert loaded.fitted_.learned.recency == model.fitted_.learned.recency
-    assert loaded.answer([3, 4], k=5) == model.answer([3, 4], k=5)
+    assert rows_for(loaded, [3, 4], k=5) == rows_for(model, [3, 4], k=5)
 
 
 def test_order_of_rows_with_equal_times_does_not_matter() -> None:
@@ -316,7 +317,7 @@ def test_order_of_rows_with_equal_times_does_not_matter() -> None:
     one = MRF(**parameters).fit(read_interactions(frame))
     other = MRF(**parameters).fit(read_interactions(frame.sample(fraction=1.0, shuffle=True, seed=3)))
     assert np.array_equal(one.weights_, other.weights_)
-    assert one.answer([1, 2], k=3) == other.answer([1, 2], k=3)
+    assert rows_for(one, [1, 2], k=3) == rows_for(other, [1, 2], k=3)
 
 
 @pytest.mark.parametrize("time", ["NaT", "30000-01-01", "-2000-01-01"])

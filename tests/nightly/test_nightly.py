@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from tests.asking import rows_for
 
 import mrfrec
 from mrfrec import (
@@ -148,7 +149,7 @@ def test_the_model_of_last_night_is_asked_what_came_since(folder: Path) -> None:
     found = nightly.run(job, accept=True)["predicted"]
     gains = []
     for user, item in came.items():
-        lists = [row["item"] for row in before.answer(history=sorted(had[user]), k=5).rows]
+        lists = [row["item"] for row in rows_for(before, history=sorted(had[user]), k=5)]
         gains.append(1 / np.log2(lists.index(item) + 2) if item in lists else 0.0)
     assert found["asked"] == len(came) > 10
     assert found["value"] == pytest.approx(np.mean(gains))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.asking import rows_for
 
 import mrfrec
 from checked_pages import Checked, get
@@ -112,7 +113,7 @@ def _shown(client: httpx.Client, **query: Any) -> list[tuple[str, list[float]]]:
 def test_the_reasons_are_exact(client: httpx.Client, folder: Path, given: dict[str, Any]) -> None:
     """The numbers shown add up to the score, which is the model's."""
     history = ["milk", "tea"]
-    wanted = mrfrec.load(folder / "shop.mrf").answer(history=history, k=10, **given).rows
+    wanted = rows_for(mrfrec.load(folder / "shop.mrf"), history=history, k=10, **given)
     shown = _shown(client, item=history, **given)
     assert len(shown) == len(wanted) == 5
     for (card, (score, *parts)), row in zip(shown, wanted, strict=True):

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.asking import rows_for
 
 import mrfrec
 from checked_pages import Checked, get
@@ -70,7 +71,7 @@ def test_an_address_is_a_question_to_the_model(
     history = ["p1", "p10"]
     html = client.get("/history", params=[*(("item", item) for item in history), *address]).text
     model = mrfrec.load(folder / "products.mrf")
-    wanted = model.answer(history=history, k=10, **options).rows
+    wanted = rows_for(model, history=history, k=10, **options)
     found = shown(html)
     assert [item for item, *_ in found] == [row["item"] for row in wanted]
     for (_, score, total), row in zip(found, wanted, strict=True):
@@ -79,7 +80,7 @@ def test_an_address_is_a_question_to_the_model(
     said = re.search(r"([\d,]+) of ([\d,]+) items? (?:is|are) left by the filter", html)
     if "where" in options:
         assert said is not None
-        everything = model.answer(history=[], k=200, exclude_seen=False, where=options["where"]).rows
+        everything = rows_for(model, history=[], k=200, exclude_seen=False, where=options["where"])
         assert (int(said[1]), int(said[2])) == (len(everything), model.fitted_.size.items)
     else:
         assert said is None

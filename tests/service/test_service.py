@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 import scipy.sparse as sp
+from tests.asking import rows_for
 
 import mrfrec
 from mrfrec import MRF, DataError
@@ -226,7 +227,7 @@ def test_prepared_answers_are_the_same(sparsity: float | None, rank: int, tmp_pa
     plain, prepared = (mrfrec.load(tmp_path / "m.mrf") for _ in range(2))
     prepared.prepare_answers()
     for history in ([1], [4, 9, 30], []):
-        one, other = (model.answer(history=history, k=8, explain=3) for model in (plain, prepared))
+        one, other = (rows_for(model, history=history, k=8, explain=3) for model in (plain, prepared))
         assert one == other
         assert plain.explain(2, history=[1, 8]).equals(prepared.explain(2, history=[1, 8]))
 
@@ -273,7 +274,7 @@ def test_explanations_of_lists_and_times_add_up_to_the_scores(timed: Path) -> No
         (None, "2026-11-16T10:00:00", "2026-11-18"),
         strict=True,
     ):
-        wanted = model.answer(history=history, k=4, at=at).rows
+        wanted = rows_for(model, history=history, k=4, at=at)
         assert found == pytest.approx({row["item"]: row["score"] for row in wanted}, rel=1e-5)
     assert scores[1] != pytest.approx(scores[2])
 
@@ -288,9 +289,9 @@ def test_people_whose_times_are_known_are_asked_now(timed: Path) -> None:
             client.post("/v1/recommend", json={**asked, **whose}).json()["items"]
             for whose in ({"user": 4}, {"history": dated})
         )
-    later = model.answer([4], at="2100-01-01", **asked).rows
+    later = rows_for(model, [4], at="2100-01-01", **asked)
     assert [row["score"] for row in of_user] == pytest.approx([row["score"] for row in later], rel=1e-5)
-    wanted = model.answer(history={"milk": 1, "tea": 1}, **asked).rows
+    wanted = rows_for(model, history={"milk": 1, "tea": 1}, **asked)
     assert [row["score"] for row in of_history] == pytest.approx([row["score"] for row in wanted], rel=1e-5)
 
 

@@ -4,7 +4,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mrfrec.answers.columns import RECOMMENDATION_COLUMNS, Recommendations, ScoreParts, recommendation_columns
+from mrfrec.answers.columns import (
+    RECOMMENDATION_COLUMNS,
+    Recommendations,
+    ScoreParts,
+    recommendation_columns,
+    rows_of,
+)
 from mrfrec.answers.filters import Filters
 from mrfrec.answers.people import People, UnknownIds
 from mrfrec.answers.question import Question
@@ -104,3 +110,15 @@ def as_table(
     columns = (recommendation_columns(fitted.catalogue, batch) for batch in batches)
     names = (*RECOMMENDATION_COLUMNS, "because") if question.explain else RECOMMENDATION_COLUMNS
     return columns, names, {**fitted.column_types, "user": people.names.kind}
+
+
+def as_rows(
+    fitted: FittedState,
+    runtime: Runtime,
+    people: People,
+    question: Question,
+    unknown: list[UnknownIds] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Return recommendations as rows of plain values; see `recommend`."""
+    batches = recommend(fitted, runtime, people, question, unknown=unknown)
+    return (row for batch in batches for row in rows_of(recommendation_columns(fitted.catalogue, batch)))

@@ -80,9 +80,9 @@ def demo(output: Output = None) -> None:
             model.fit(data, progress=progress, measured=model.measured_, item_features=features)
 
     typer.echo(f"\nA package is built with {', '.join(_HISTORY)}. What else will it need?")
-    answer = model.answer(history=_HISTORY, k=8, explain=3)
+    best = model.recommend(history=_HISTORY, k=8, explain=3)
     names = ["rank", "item", "title", "score", "because"]
-    print_table([[row[name] for name in names] for row in answer.rows], [*names[:-1], "because of"])
+    print_table(best.select(names).rows(), [*names[:-1], "because of"])
 
     typer.echo(f"\nWhich packages are similar to {_KNOWN}?")
     similar = model.similar_items(_KNOWN, k=3)
@@ -94,8 +94,8 @@ def demo(output: Output = None) -> None:
         table.write_text(f"item,title\n{item},{title}\n", encoding="utf-8")
         model.add_items(table)
     typer.echo(f"\nA new package that nobody has used, {item}, {title}: would it be recommended?")
-    answer = model.answer(history=_HISTORY, k=1, explain=3, allow=[item])
-    print_table([[row[name] for name in names] for row in answer.rows], [*names[:-1], "because of"])
+    best = model.recommend(history=_HISTORY, k=1, explain=3, allow=[item])
+    print_table(best.select(names).rows(), [*names[:-1], "because of"])
 
     _show_what_to_try_next(model, output)
 

@@ -7,17 +7,16 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument
 
-from mrfrec.answers import recommending
 from mrfrec.answers.columns import (
     RECOMMENDATION_COLUMNS,
     neighbor_columns,
     reason_columns,
-    recommendation_columns,
     rows_of,
 )
 from mrfrec.answers.people import people_of, read_histories
 from mrfrec.answers.question import Question
 from mrfrec.answers.reasons import explanation
+from mrfrec.answers.recommending import as_rows
 from mrfrec.answers.similar import nearest
 from mrfrec.checks import check_count, counted, in_words
 from mrfrec.cli import note
@@ -183,8 +182,7 @@ def recommend(
         catalogue = opened.catalogue
         if kind == "table" and len(people) > _TABLE_USERS:
             raise DataError(f"{len(people):,} users are too many for a table: give -o FILE.csv.")
-        pieces = recommending.recommend(opened.fitted_, runtime_of(opened), people, question)
-        lines = (row for piece in pieces for row in rows_of(recommendation_columns(catalogue, piece)))
+        lines = as_rows(opened.fitted_, runtime_of(opened), people, question)
         shown = [*RECOMMENDATION_COLUMNS, *(["because"] if explain else [])]
         hidden = "user" if len(people) == 1 else ""
         write_rows(lines, shown, catalogue, kind, results.output, hidden)

@@ -7,7 +7,7 @@ a file or an update makes.
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -21,12 +21,10 @@ from mrfrec.answers import reasons as explaining
 from mrfrec.answers.columns import (
     SEARCH_COLUMNS,
     reason_columns,
-    recommendation_columns,
-    rows_of,
     search_columns,
 )
 from mrfrec.answers.histories import history_columns
-from mrfrec.answers.people import UnknownIds, people_of, timed_rows, validation_rows
+from mrfrec.answers.people import people_of, timed_rows, validation_rows
 from mrfrec.answers.publishing import Form, WriteOptions
 from mrfrec.answers.question import Boost, ItemFilter, Question, Quotas, options_of
 from mrfrec.answers.where import Where
@@ -57,7 +55,7 @@ if TYPE_CHECKING:
     from mrfrec.io.artifact import Stored, StoredArrays
     from mrfrec.io.frames import Frame
 
-__all__ = ["Answer", "FitContext", "Recommender", "restored"]
+__all__ = ["FitContext", "Recommender", "restored"]
 
 # Parameters of `read_interactions` that say where things are in a table.
 _PLACES = ("user", "item", "value", "title", "items", "event", "time", *PARSING)
@@ -65,16 +63,6 @@ _PLACES = ("user", "item", "value", "title", "items", "event", "time", *PARSING)
 
 class _NoScoreError(MrfrecError, AttributeError):
     """A model has no `score`, so that `hasattr` says so."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Recommendations as data: plain rows, and the ids that the model does not know."""
-
-    rows: list[dict[str, Any]]  # user, item, title, score, rank, source [, because]
-    # By the parameter they were given as: users, history, allow, exclude; in "users of allow" and "users of
-    # exclude", those who are not asked about.
-    unknown: dict[str, list[Id]]
 
 
 class FitContext(NamedTuple):
@@ -515,33 +503,6 @@ class Recommender(Parameterized, ABC):
             batches = recommending.recommend(fitted, runtime_of(self), people, question, progress=report)
             columns, names, types = recommending.as_table(fitted, people, question, batches)
             return self._frame(fitted, columns, names, people.library, **types)
-
-    def answer(
-        self,
-        users: object = None,
-        *,
-        history: object = None,
-        k: int = 10,
-        exclude_seen: bool = True,
-        allow: ItemFilter = None,
-        exclude: ItemFilter = None,
-        novelty: float | None = None,
-        explain: int = 0,
-        at: Moment | None = None,
-        where: Where = None,
-        at_most: Quotas = None,
-        boost: Boost = None,
-        variety: float = 0.0,
-    ) -> Answer:
-        """Recommend, with the options of `recommend`; return rows of plain values and the unknown ids."""
-        options = options_of(locals())
-        unknown: list[UnknownIds] = []
-        fitted, question = self.fitted_, Question(**options)
-        people = people_of(fitted, users, history)
-        batches = recommending.recommend(fitted, runtime_of(self), people, question, unknown=unknown)
-        tables = (recommendation_columns(fitted.catalogue, batch) for batch in batches)
-        rows = [row for table in tables for row in rows_of(table)]
-        return Answer(rows, {each.parameter: each.ids for each in unknown})
 
     def recommend_to(
         self,

@@ -10,6 +10,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.answers.columns import rows_of
+from mrfrec.answers.people import people_of
+from mrfrec.answers.question import Question
+from mrfrec.answers.recommending import as_rows
 from mrfrec.checks import shortened
 from mrfrec.data.catalogue import name_with_id
 from mrfrec.data.heldout import hashed
@@ -20,6 +23,7 @@ from mrfrec.errors import MrfrecError
 from mrfrec.evaluation.metrics import Mean
 from mrfrec.evaluation.protocol import evaluate_fitted
 from mrfrec.evaluation.questions import Questions
+from mrfrec.models.parameters import runtime_of
 from mrfrec.models.recommender import Recommender
 from mrfrec.nightly.job import Guard
 
@@ -201,7 +205,7 @@ def compare_recommendations(
     chosen = np.argsort(hashed(users, np.arange(len(users))), kind="stable")[:_COMPARED_USERS]
     matrix = data.matrix[data.users.find(users.take(chosen), "user")]
     histories = Interactions(matrix, items=data.items, copy=False)
-    rows = model.answer(history=histories, k=_COMPARED_ITEMS, **options).rows
+    rows = _recommended(model, histories, options)
     samples = []
     for user in range(min(count, len(chosen))):
         items = matrix[[user]].indices
@@ -210,11 +214,20 @@ def compare_recommendations(
         history = _names(rows_of(model.catalogue.columns(popular)))
         samples.append({"items": len(items), "history": history, "recommended": _names(best)})
     try:
-        answer = None if before is None else before.answer(history=histories, k=_COMPARED_ITEMS, **options)
+        earlier = None if before is None else _recommended(before, histories, options)
     except MrfrecError:  # its ids are of another type, or it does not know an option
-        answer = None
-    unchanged = None if answer is None else _share_in_common(rows, answer.rows)
+        earlier = None
+    unchanged = None if earlier is None else _share_in_common(rows, earlier)
     return {"samples": samples, "unchanged": unchanged}
+
+
+def _recommended(
+    model: Recommender, histories: Interactions, options: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the first 10 recommendations to each of the users, without warnings."""
+    question = Question(k=_COMPARED_ITEMS, **options)
+    people = people_of(model.fitted_, None, histories)
+    return list(as_rows(model.fitted_, runtime_of(model), people, question, unknown=[]))
 
 
 def _share_in_common(rows: Iterable[dict[str, Any]], before: Iterable[dict[str, Any]]) -> float | None:
