@@ -254,7 +254,7 @@ def answers(path: str) -> None:
     found["thousand"] = timed(lambda: model.recommend(history=histories[1000:]))
     with LocalEngine(threads=1):
         model.threads = 1
-        model.prepare_answers()
+        model.verify()
         for k in (10, 20):
             ask = partial(model.answer, k=k, explain=3)
             one = np.array([timed(partial(ask, history=h)) for h in histories])
@@ -312,7 +312,7 @@ def rules(path: str) -> None:
     spent: dict[str, list[float]] = {name: [] for name in asked}
     with LocalEngine(threads=1):
         model.threads = 1
-        model.prepare_answers()
+        model.verify()
         for history in histories:
             for name, question in asked.items():
                 start = time.thread_time()

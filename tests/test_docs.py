@@ -84,7 +84,7 @@ PROMISES = {
         "test_threads_do_not_change_a_bit",
         "test_batches_and_threads_do_not_change_a_bit",
         "test_fitted_again_it_is_the_same_whatever_the_threads",
-        "test_few_users_in_numpy_and_many_in_compiled_code_agree_to_the_bit",
+        "test_one_user_and_many_get_the_same_to_the_bit",
         "test_a_device_gives_the_lists_of_the_cpu",
     ],
     "Equal to the paper.": [

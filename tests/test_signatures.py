@@ -69,7 +69,7 @@ def test_tables_have_a_type_with_the_names_of_polars() -> None:
 OF_ALL = [
     "fit", "recommend", "recommend_to", "explain", "similar_items", "similar_items_to", "search",
     "plot_neighbors", "history", "scores", "top_k",
-    "save", "update", "forget", "set_items", "verify", "prepare_answers",
+    "save", "update", "forget", "set_items", "verify",
     "get_params", "set_params", "parameters", "frames", "explains", "catalogue", "fitted_", "items_",
     "titles_", "popularity_", "users_", "notes_", "reading_", "batches_", "measured_", "timings_",
     "memory_plan_", "threads", "memory_limit", "device",

@@ -276,14 +276,14 @@ def test_long_lists_with_variety_are_bounded() -> None:
     assert Question(k=1000, variety=0.5).cost([5]) == Question(k=500, variety=0.5).cost([5]) + 500
 
 
-def test_a_loaded_model_and_prepared_answers_are_the_same(tmp_path: Path) -> None:
+def test_a_loaded_model_answers_the_same(tmp_path: Path) -> None:
     model = shop("sparse")
     question: dict[str, Any] = {"k": 6, "at_most": {"brand": 1}, "boost": {"add": "margin"}, "variety": 0.5}
     answers = rows_for(model, **question)
     model.save(tmp_path / "shop.mrf", include_histories=True)
     opened = load(tmp_path / "shop.mrf")
     assert rows_for(opened, **question) == answers
-    opened.prepare_answers()
+    opened.verify()
     opened.threads = 1
     assert rows_for(opened, **question) == answers
     assert opened.recommend_to(tmp_path / "all.csv", **question) == len(answers)

@@ -69,7 +69,6 @@ for number, parameters in enumerate(({"sparsity": 0.05, "rank": 0}, {"rank": 8},
     mrfrec.MRF(measure=False, **parameters).fit(folder / "events.csv").save(path, include_histories=True)
     mrfrec.load(path).recommend(k=3)
     model = mrfrec.load(path)
-    model.prepare_answers()
     for people in ({"users": [5]}, {"history": [1, 2]}, {"history": [[1, 2]] * 40}):
         for options in ({}, {"novelty": 0.4}, {"allow": [3, 4, 5]}):
             model.recommend(**people, k=2, explain=2, **options)
@@ -209,7 +208,6 @@ def test_fits_and_rankings_compile_nothing_after_compiling_ahead() -> None:
             model.scores(X)
             model.top_k(X, 3)
             model.recommend(k=3)
-            model.prepare_answers()
             model.recommend(history=[1, 2], k=3, explain=2)
     times = rng.integers(0, 9, binary.nnz) * 86_400
     for sparsity in (None, 0.2):

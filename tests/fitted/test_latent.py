@@ -79,7 +79,7 @@ def test_a_user_alone_among_few_and_among_many_gets_the_same_to_the_bit(d: int) 
         return top_k(rows, users[chosen], vectors, start, 20, order, threads=threads)
 
     items, scores = best(np.arange(n))
-    assert n > scorers.MOST_IN_NUMPY
+    assert n > scorers.FEW
     mixed = rng.permutation(n)
     for chosen in (mixed, mixed[:16], mixed[:17], mixed[40:41], np.repeat(mixed[:3], 30)):
         for threads in (1, 2):

@@ -232,7 +232,7 @@ def test_what_is_carried_over_is_told_as_naive_says(
         X = data.matrix.toarray()
         wanted = naive.parts_through(x, B, X, F, item, learned.carry_scale, most if threshold else None)
         missing += len(history) - len(wanted)
-        for each in (learned, learned.prepared(), loaded):
+        for each in (learned, loaded):
             assert each.carried_between(history, 5) is None  # known from use
             carried = each.carried_between(history, item)
             assert carried is not None

@@ -163,7 +163,7 @@ def test_weights_whose_rows_do_not_ascend_explain_the_same() -> None:
     model = Told(B).fit(X)
     np.testing.assert_array_equal(B.indices, before)
     every = np.arange(20)
-    told = model.fitted_.learned.prepared().weights_between(every, np.ones(20), every)
+    told = model.fitted_.learned.weights_between(every, np.ones(20), every)
     np.testing.assert_array_equal(told, B.toarray())
 
 

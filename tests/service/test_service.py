@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import polars as pl
 import pytest
-import scipy.sparse as sp
 from tests.asking import rows_for
 
 import mrfrec
@@ -19,7 +17,6 @@ from mrfrec import MRF, DataError
 from mrfrec.data.ids import Ids
 from mrfrec.service import answers
 
-from matrices import random_matrix
 from servers import JSON, TABLE, asking
 
 
@@ -218,18 +215,6 @@ def test_items_are_told_and_unknown_ones_are_problems(client: httpx.Client) -> N
 def test_unknown_addresses_and_methods_are_problems(client: httpx.Client) -> None:
     _check_problem(client.get("/v1/nothing"), 404, "there is nothing at this address.")
     _check_problem(client.get("/v1/recommend"), 405, "GET is not allowed here.")
-
-
-@pytest.mark.parametrize(("sparsity", "rank"), [(0.2, 0), (0.2, 5), (None, 5)])
-def test_prepared_answers_are_the_same(sparsity: float | None, rank: int, tmp_path: Path) -> None:
-    X = sp.csr_array(random_matrix(4).astype(np.float32))
-    MRF(sparsity=sparsity, rank=rank, threads=1).fit(X).save(tmp_path / "m.mrf")
-    plain, prepared = (mrfrec.load(tmp_path / "m.mrf") for _ in range(2))
-    prepared.prepare_answers()
-    for history in ([1], [4, 9, 30], []):
-        one, other = (rows_for(model, history=history, k=8, explain=3) for model in (plain, prepared))
-        assert one == other
-        assert plain.explain(2, history=[1, 8]).equals(prepared.explain(2, history=[1, 8]))
 
 
 @pytest.mark.parametrize("text", ["--5", "-", "", "1e3", "٣", "9" * 30])

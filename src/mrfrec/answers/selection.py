@@ -1,7 +1,6 @@
 """Choose the k best items of each user, without a users × items matrix.
 
-A `Scorer` gives the scores of histories, and `top_k` chooses: for a few users in plain numpy, for more in
-compiled code on all threads, with equal results.
+A `Scorer` gives the scores of histories, and `top_k` chooses, both in compiled code.
 """
 
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ import numpy.typing as npt
 
 from mrfrec.core.rows import Rows
 from mrfrec.fitted.scorers import (
-    MOST_IN_NUMPY,
+    FEW,
     Base,
     Lift,
     Scorer,
@@ -22,7 +21,6 @@ from mrfrec.fitted.scorers import (
     WeightScorer,
     as_array,
     for_kernels,
-    items_of,
     read_only,
 )
 from mrfrec.fitted.state import FittedState, Runtime
@@ -111,7 +109,6 @@ def top_k(
     items = np.full((n, k), -1, np.int32)
     best = np.full((n, k), -np.inf, base.start.dtype)
     evidence = np.zeros((n, k), bool)
-    in_numpy = n <= scorer.most_in_numpy
     allowed = allowed or {}
     hide = Rows.empty(n, len(base.start)) if hide is None else hide
     selection = None if allowed else Selection(k, hide, base.factor)
@@ -129,19 +126,18 @@ def top_k(
                 scored = replace(scored, values=scored.values * base.factor[scored.items])
             else:
                 scored *= base.factor
-        if not in_numpy:
-            _select(scored, first, last, hide, base, items, best, evidence)
-        for u in range(first, last):
-            if in_numpy or u in allowed:
-                chosen = _choose(scored, u - first, k, base, items_of(hide, u), allowed.get(u))
-                items[u], best[u], evidence[u] = -1, -np.inf, False
-                for row, places in zip((items[u], best[u], evidence[u]), chosen, strict=True):
-                    row[: len(places)] = places
+        if allowed:
+            scored = as_array(scored, base.scores)
+            for u in allowed.keys() & range(first, last):
+                other = np.ones(len(base.scores), bool)
+                other[allowed[u]] = False
+                scored[u - first, other] = -np.inf
+        _select(scored, first, last, hide, base, items, best, evidence)
         if not isinstance(scored, Rows):
             evidence[part] = scorer.has_evidence(first, last, items[part])
 
     tasks = _tasks(scorer)
-    if n <= MOST_IN_NUMPY and not scorer.uses_blas:  # not worth a thread
+    if n <= FEW and not scorer.uses_blas:  # not worth a thread
         for task in tasks:
             work(task)
     else:
@@ -156,7 +152,7 @@ def _select(
     scored: Rows | Array, first: int, last: int, hide: Rows, base: Base, items: Array, best: Array,
     evidence: Array,
 ) -> None:  # fmt: skip
-    """Choose for users first to last in compiled code."""
+    """Choose for users first to last."""
     from mrfrec.core.kernels import ranking as kernels
 
     part = slice(first, last)
@@ -170,38 +166,6 @@ def _select(
         )  # fmt: skip
     else:
         kernels.select_dense(scored, hide_ptr, hide_items, read_only(base.order), items[part], best[part])
-
-
-def _choose(
-    scored: Rows | Array, row: int, k: int, base: Base, hidden: Array, allowed: Array | None
-) -> tuple[Array, Array, Array]:
-    """Choose for one user in numpy; return items, scores and, if scores are sparse, which have evidence."""
-    skip = np.zeros(len(base.scores), bool)
-    if allowed is not None:
-        skip[:] = True
-        skip[allowed] = False
-    skip[hidden] = True
-    if isinstance(scored, Rows):
-        span = slice(int(scored.ptr[row]), int(scored.ptr[row + 1]))
-        touched = ~skip[scored.items[span]]
-        items, scores = scored.items[span][touched], scored.values[span][touched]
-        evidence = len(items)
-        skip[items] = True
-        # `best_first` is sorted: its first k + (all that may be skipped) hold the k best of the others.
-        others = base.best_first[: k + evidence + len(hidden)] if allowed is None else allowed
-        others = others[~skip[others]]
-        items = np.concatenate([items, others])
-        scores = np.concatenate([scores, base.scores[others]])
-    else:
-        items, scores, evidence = np.arange(len(skip)), scored[row], 0
-        scores[skip] = -np.inf
-    # Find the k-th best score, and sort only what reaches it.
-    places = np.flatnonzero(scores > -np.inf)
-    if k < len(places):
-        some = scores[places]
-        places = places[some >= np.partition(some, -k)[-k]]
-    places = places[np.lexsort((base.order[items[places]], -scores[places]))][:k]
-    return items[places], scores[places], places < evidence
 
 
 def _tasks(scorer: Scorer) -> list[tuple[int, int]]:

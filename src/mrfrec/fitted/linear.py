@@ -32,7 +32,6 @@ class LinearWeights(Learned):
 
     weights: Rows | DenseRows  # B, m × m: B[j, i] is the weight of item j in the score of item i
     low_rank: LowRank | None = None  # λ·L
-    most_in_numpy: int = scorers.MOST_IN_NUMPY  # users; more are answered in compiled code
     # By the name of the device: the weights stay there for further rankings.
     _rankers: "dict[str, DeviceRanker]" = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -40,7 +39,7 @@ class LinearWeights(Learned):
         return {**self.__dict__, "_rankers": {}}
 
     def scorer(self, histories: Rows, runtime: Runtime) -> scorers.Scorer:
-        weights = scorers.WeightScorer(histories, self.weights, self.base_scores.dtype, self.most_in_numpy)
+        weights = scorers.WeightScorer(histories, self.weights, self.base_scores.dtype)
         low_rank = self.low_rank
         scorer = weights if low_rank is None else scorers.LowRankScorer(histories, weights, low_rank)
         scorer.ranker = self._ranker(runtime.device) if len(histories) >= _WORTH_A_DEVICE else None
@@ -73,21 +72,13 @@ class LinearWeights(Learned):
         if isinstance(B, DenseRows):
             B.verify(had)
             weights = np.asarray(B.array[np.ix_(had, targets)], np.float64)
-        elif not self.most_in_numpy:
+        else:
             from mrfrec.core.kernels import ranking as kernels
 
             places = had.astype(np.int64), targets.astype(np.int64)
             B.verify(places[0])
             weights = np.zeros((len(had), len(targets)))
             kernels.weights_between(*scorers.for_kernels(B, B.values.dtype), *places, weights)
-        else:
-            column = np.full(B.width, -1)
-            column[targets] = np.arange(len(targets))
-            rows = B.take(had.astype(np.int64))
-            place = column[rows.items]
-            owner = np.repeat(np.arange(len(had)), np.diff(rows.ptr))
-            weights = np.zeros((len(had), len(targets)))
-            weights[owner[place >= 0], place[place >= 0]] = rows.values[place >= 0]
         return weights
 
     def directions(self, items: Array) -> npt.NDArray[np.float64]:
@@ -118,15 +109,6 @@ class LinearWeights(Learned):
 
     def verified(self) -> Self:
         return replace(self, weights=replace(self.weights, check=None))
-
-    def prepared(self) -> Self:
-        """Return the same, which answers single users in compiled code, too.
-
-        That is three times as fast as numpy once the code is loaded, with the same answers. Without this, a
-        first answer does not wait for the code to load.
-        """
-        pays = isinstance(self.weights, Rows) or self.low_rank is not None
-        return replace(self, most_in_numpy=0) if pays else self
 
     def stored(self) -> tuple[dict[str, Array], Facts]:
         B = self.weights

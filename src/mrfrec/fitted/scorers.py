@@ -1,7 +1,7 @@
 """Score histories: by weights, by weights and a low-rank part, by vectors.
 
-Few users are scored in plain numpy, so that one answer does not wait for compiled code to load; more users in
-compiled code. Both do the same floating-point operations in the same order: the results are equal to the bit.
+Compiled code scores one user as it scores many: in the same order of floating-point operations, so that the
+scores of a user do not depend on who else is asked about.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Ties = Literal["index", "popularity"]
 
-MOST_IN_NUMPY = 16  # users whom numpy answers before compiled code has loaded
+FEW = 16  # users who are answered one after the other, without threads
 # Users whose vectors are multiplied at once: the same number for any number of users, and so the same scores.
 _USERS_MULTIPLIED = 32
 _CACHED_SCORES = 2**18  # scores of a block of users, which then stay in the processor's cache
@@ -38,6 +38,10 @@ class Selection:
     k: int
     hidden: Rows
     factor: Array | None = None  # by which the scores of each item will be multiplied
+
+    def factors(self, scores: Array) -> Array:
+        """Return the factor of each item, in the type of some scores."""
+        return read_only(np.ones(scores.shape[-1], scores.dtype) if self.factor is None else self.factor)
 
 
 class Lift(NamedTuple):
@@ -91,7 +95,6 @@ class Scorer(ABC):
 
     users_at_once: int  # most users of one call of `scores`
     uses_blas = False
-    most_in_numpy = MOST_IN_NUMPY  # users; more are scored in compiled code
     ranker: "DeviceRanker | None" = None  # a device that holds the weights, and ranks by them
 
     def __init__(self, histories: Rows) -> None:
@@ -121,16 +124,9 @@ class Scorer(ABC):
 class WeightScorer(Scorer):
     """Scores x·B."""
 
-    def __init__(
-        self,
-        histories: Rows,
-        weights: Rows | DenseRows,
-        dtype: npt.DTypeLike,
-        most_in_numpy: int = MOST_IN_NUMPY,
-    ) -> None:
+    def __init__(self, histories: Rows, weights: Rows | DenseRows, dtype: npt.DTypeLike) -> None:
         super().__init__(histories)
         self._weights = weights
-        self.most_in_numpy = most_in_numpy
         if weights.check is not None:
             weights.verify(np.unique(histories.items) if len(histories.items) <= 10_000 else None)
         self._values = histories.values.astype(dtype, copy=False)
@@ -144,51 +140,24 @@ class WeightScorer(Scorer):
         return self._sparse(self._weights, first, last, base)
 
     def _dense(self, B: Array, first: int, last: int, base: Array) -> Array:
-        out = np.empty((last - first, len(base)), base.dtype)
-        if len(self) > self.most_in_numpy:
-            from mrfrec.core.kernels import ranking as kernels
+        from mrfrec.core.kernels import ranking as kernels
 
-            kernels.score_dense(*self._arrays, first, last, read_only(B), read_only(base), out)
-            return out
-        out[:] = base
-        for u in range(first, last):
-            for j, x in self._history(u):
-                out[u - first] += x * B[j]
+        out = np.empty((last - first, len(base)), base.dtype)
+        kernels.score_dense(*self._arrays, first, last, read_only(B), read_only(base), out)
         return out
 
     def _sparse(self, B: Rows, first: int, last: int, base: Array) -> Rows:
-        if len(self) > self.most_in_numpy:
-            from mrfrec.core.kernels import ranking as kernels
+        from mrfrec.core.kernels import ranking as kernels
 
-            had = self.histories.items[int(self.histories.ptr[first]) : int(self.histories.ptr[last])]
-            most = min(int((B.ptr[had + 1] - B.ptr[had]).sum()), (last - first) * B.width)
-            ptr = np.zeros(last - first + 1, np.int64)
-            items, scores = np.empty(most, np.int32), np.empty(most, base.dtype)
-            kernels.score_sparse(
-                *self._arrays, first, last, *for_kernels(B, base.dtype), read_only(base),
-                base.copy(), np.zeros(len(base), bool), ptr, items, scores,
-            )  # fmt: skip
-            return Rows(ptr, items[: ptr[-1]], scores[: ptr[-1]], B.width)
-        found = [self._touched(B, u, base) for u in range(first, last)]
-        ptr = np.concatenate([[0], np.cumsum([len(items) for items, _ in found])])
-        items, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        return Rows(ptr, items, scores, B.width)
-
-    def _touched(self, B: Rows, u: int, base: Array) -> tuple[Array, Array]:
-        """Score the items that some item of the history has a weight for."""
-        parts = [(slice(int(B.ptr[j]), int(B.ptr[j + 1])), x) for j, x in self._history(u) if x != 0]
-        if not parts:
-            return np.empty(0, np.intp), np.empty(0, base.dtype)
-        touched = np.concatenate([B.items[part] for part, _ in parts]).astype(np.intp)  # quicker than int32
-        weights = np.concatenate([B.values[part] for part, _ in parts])
-        scores = np.empty_like(base)  # only its touched places are ever read
-        scores[touched] = base[touched]
-        x = np.repeat([x for _, x in parts], [part.stop - part.start for part, _ in parts])
-        np.add.at(scores, touched, x * weights)  # one after the other, as compiled code does
-        marked = np.zeros(len(base), bool)
-        marked[touched[weights != 0]] = True
-        touched = np.flatnonzero(marked)
-        return touched, scores[touched]
+        had = self.histories.items[int(self.histories.ptr[first]) : int(self.histories.ptr[last])]
+        most = min(int((B.ptr[had + 1] - B.ptr[had]).sum()), (last - first) * B.width)
+        ptr = np.zeros(last - first + 1, np.int64)
+        items, scores = np.empty(most, np.int32), np.empty(most, base.dtype)
+        kernels.score_sparse(
+            *self._arrays, first, last, *for_kernels(B, base.dtype), read_only(base),
+            base.copy(), np.zeros(len(base), bool), ptr, items, scores,
+        )  # fmt: skip
+        return Rows(ptr, items[: ptr[-1]], scores[: ptr[-1]], B.width)
 
     def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
         """Look for a weight other than 0."""
@@ -216,10 +185,6 @@ class WeightScorer(Scorer):
     def _arrays(self) -> tuple[Array, ...]:
         return for_kernels(self.histories, self._values.dtype)
 
-    def _history(self, u: int) -> "zip[tuple[int, Any]]":
-        span = slice(int(self.histories.ptr[u]), int(self.histories.ptr[u + 1]))
-        return zip(self.histories.items[span].tolist(), self._values[span], strict=True)
-
 
 class LowRankScorer(Scorer):
     """Scores x·(B + λ·L), of which `low_rank` is the second part."""
@@ -231,109 +196,74 @@ class LowRankScorer(Scorer):
         self._low_rank = low_rank
         self._values = read_only(histories.values.astype(low_rank.vectors.dtype, copy=False))
         self._V, self._left = read_only(low_rank.vectors), read_only(low_rank.left)
-        self.uses_blas = len(histories) > MOST_IN_NUMPY
-        self.most_in_numpy = weights.most_in_numpy
+        self.uses_blas = len(histories) > FEW
         self.users_at_once = max(1, min(_MULTIPLIED_SCORES // len(self._V), 256))
 
     def scores(self, first: int, last: int, base: Array, selection: Selection | None = None) -> Array:
         """Return base + x·B + V·h, without what an item adds to itself."""
         out = as_array(self._weights.scores(first, last, base), base)
-        if len(self) > MOST_IN_NUMPY:
-            self._add_many(first, last, out, selection)
+        if selection is None:
+            self._add_to_all(first, last, out)
+        elif len(self) > FEW:
+            self._add_to_best(first, last, out, selection)
         else:
             for u in range(first, last):
-                if selection is None or len(self) <= self.most_in_numpy:
-                    self._add_one(u, out[u - first], selection)
-                else:
-                    self._add_one_compiled(u, out[u - first], selection)
+                self._add_to_best_of_one(u, out[u - first], selection)
         ptr, items = self.histories.ptr[first : last + 1], self.histories.items
         span = slice(int(ptr[0]), int(ptr[-1]))
         user = np.repeat(np.arange(last - first), np.diff(ptr))
         out[user, items[span]] -= self._values[span] * self._low_rank.diagonal[items[span]]
         return out
 
-    def _add_many(self, first: int, last: int, out: Array, selection: Selection | None) -> None:
-        """Add V·h in compiled code; items whose scores are not selected may get −∞."""
+    def _embedded(self, first: int, last: int) -> Array:
+        """Return h of users first to last."""
         from mrfrec.core.kernels import ranking as kernels
 
-        V, low = self._V, self._low_rank
-        ptr, items, _ = for_kernels(self.histories, out.dtype)
-        h = np.zeros((last - first, V.shape[1]), out.dtype)
-        kernels.embed(ptr, items, self._values, first, last, self._left, V, h)
-        if selection is None:
-            kernels.add_low_rank(np.ascontiguousarray(h.T), V, np.zeros(len(h), out.dtype), out)
-            return
+        ptr, items, _ = for_kernels(self.histories, self._V.dtype)
+        h = np.zeros((last - first, self._V.shape[1]), self._V.dtype)
+        kernels.embed(ptr, items, self._values, first, last, self._left, self._V, h)
+        return h
+
+    def _add_to_all(self, first: int, last: int, out: Array) -> None:
+        """Add V·h to the scores of all items."""
+        from mrfrec.core.kernels import ranking as kernels
+
+        h = self._embedded(first, last)
+        kernels.add_low_rank(np.ascontiguousarray(h.T), self._V, np.zeros(len(h), out.dtype), out)
+
+    def _add_to_best(self, first: int, last: int, out: Array, selection: Selection) -> None:
+        """Add V·h to the scores that may be selected, and to those of the history; the others get −∞."""
+        from mrfrec.core.kernels import ranking as kernels
+
+        V, low, h = self._V, self._low_rank, self._embedded(first, last)
+        ptr, items = self.histories.ptr[first : last + 1], self.histories.items
         about = h @ V.T  # quick, but its rounding depends on how many users there are
-        user = np.repeat(np.arange(last - first), np.diff(ptr[first : last + 1]))
-        about[user, items[ptr[first] : ptr[last]]] = -np.inf  # these still hold what they add to themselves
-        factor = read_only(np.ones(len(V), out.dtype) if selection.factor is None else selection.factor)
+        # Scores of items in the history still hold what the items add to themselves.
+        about[np.repeat(np.arange(last - first), np.diff(ptr)), items[ptr[0] : ptr[-1]]] = -np.inf
         hide_ptr, hide_items, _ = for_kernels(selection.hidden, out.dtype)
         kernels.add_where_best(
-            about, h, V, np.linalg.norm(h, axis=1), low.norms[0].astype(out.dtype), low.rounding, factor,
-            hide_ptr[first : last + 1], hide_items, np.arange(len(V), dtype=np.int32),
-            np.empty(len(V), np.int32), np.empty(selection.k, np.int32), np.empty(selection.k, out.dtype),
+            about, h, V, np.linalg.norm(h, axis=1), low.norms[0].astype(out.dtype), low.rounding,
+            selection.factors(out), hide_ptr[first : last + 1], hide_items, np.arange(len(V), dtype=np.int32),
+            np.empty(len(V), np.uint32), np.empty(selection.k, np.uint32), np.empty(selection.k, out.dtype),
             out,
         )  # fmt: skip
 
-    def _add_one_compiled(self, u: int, out: Array, selection: Selection) -> None:
-        """Add V·h to the scores of user u in compiled code, as `_add_one` does."""
+    def _add_to_best_of_one(self, u: int, out: Array, selection: Selection) -> None:
+        """Add V·h to the same scores of user u, without a product of all vectors: quicker for one user."""
         from mrfrec.core.kernels import ranking as kernels
 
         V, low, k, m = self._V, self._low_rank, selection.k, len(out)
+        h = self._embedded(u, u + 1)[0]
         ptr, items, _ = for_kernels(self.histories, out.dtype)
         hide_ptr, hide_items, _ = for_kernels(selection.hidden, out.dtype)
-        h = np.zeros((1, V.shape[1]), out.dtype)
-        kernels.embed(ptr, items, self._values, u, u + 1, self._left, V, h)
-        factor = read_only(np.ones(m, out.dtype) if selection.factor is None else selection.factor)
         tried = min(_TRIED_PER_K * k, m)
         kernels.add_where_best_of_one(
-            h[0], V, low.norm_bounds(h[0]), low.norms, low.rounding, _UNDERFLOW, factor,
+            h, V, low.norm_bounds(h), low.norms, low.rounding, _UNDERFLOW, selection.factors(out),
             items[ptr[u] : ptr[u + 1]], hide_items[hide_ptr[u] : hide_ptr[u + 1]],
             np.arange(m, dtype=np.int32), np.empty(tried, np.uint32), np.empty(tried, out.dtype),
             np.empty(k, np.uint32), np.empty(k, out.dtype), np.empty(m, np.uint32), np.empty(m, out.dtype),
             out,
         )  # fmt: skip
-
-    def _add_one(self, u: int, out: Array, selection: Selection | None) -> None:
-        """Add V·h to the scores of user u, in numpy; items whose scores are not selected may get −∞."""
-        V, had = self._V, items_of(self.histories, u)
-        h = np.zeros(V.shape[1], V.dtype)
-        for t, j in enumerate(had.tolist(), int(self.histories.ptr[u])):
-            h += self._values[t] * self._low_rank.left[j] * V[j]
-        items = np.arange(len(out))
-        if selection is not None:
-            out[items_of(selection.hidden, u)] = -np.inf
-            items = np.concatenate([self._candidates(h, out, had, selection), had])
-            items = items[out[items] > -np.inf]
-        sums = self._sums(items, h, out)
-        out[:] = -np.inf
-        out[items] = sums
-
-    def _candidates(self, h: Array, out: Array, had: Array, selection: Selection) -> Array:
-        """Return items that hold the k best for sure, apart from those in the history.
-
-        The k-th best of a few items with the largest scores, those tried, is what the best reach. V·h adds at
-        most ‖v‖·‖h‖ to a score (Cauchy-Schwarz), up to rounding: few items can reach that.
-        """
-        low, k = self._low_rank, selection.k
-        factor = np.ones_like(out) if selection.factor is None else selection.factor
-        start = out.copy()
-        start[had] = -np.inf  # their scores still hold what they add to themselves
-        others = max(len(start) - _TRIED_PER_K * k, 0)
-        tried = (start * factor).argpartition(others)[others:]
-        enough = np.partition(self._sums(tried, h, start) * factor[tried], -k)[-k]
-        most = (start + low.norms[0] * low.norm_bounds(h)[0]) * factor
-        return np.flatnonzero(most >= enough - low.rounding * abs(enough) - _UNDERFLOW)
-
-    def _sums(self, items: Array, h: Array, start: Array) -> Array:
-        """Return the scores of some items, to which V·h is added in the order of compiled code."""
-        sums = start[items]
-        for first in range(0, len(items), 2048):
-            part = slice(first, first + 2048)
-            terms = self._V[items[part]] * h
-            terms[:, 0] += sums[part]
-            sums[part] = np.add.accumulate(terms, axis=1)[:, -1]
-        return sums
 
     def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
         """Take any history as evidence for every item that has users; new items need a weight."""

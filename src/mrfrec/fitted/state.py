@@ -107,10 +107,6 @@ class Learned(ABC):
         """Return the same, whose arrays have been checked and need not be checked again."""
         return self
 
-    def prepared(self) -> Self:
-        """Return the same, ready to answer many questions of one user each in compiled code."""
-        return self
-
 
 @dataclass(frozen=True, kw_only=True)
 class FittedState:

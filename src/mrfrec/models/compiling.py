@@ -58,7 +58,6 @@ def compile_ahead(*, dtypes: Sequence[Literal["float32", "float64"]] = ("float32
             model.fit(X)
             model.scores(X)
             model.top_k(X, 2)
-            model.prepare_answers()  # as the service does
             model.recommend(history=model.items_[:1], k=1, explain=int(model.explains))
     for kept in kernels.cache_folders():
         if any(kept.glob("*.nbi")):

@@ -691,12 +691,6 @@ class Recommender(Parameterized, ABC):
         files.verify(fitted)
         self._replace_state(fitted, replace(fitted, learned=fitted.learned.verified()))
 
-    def prepare_answers(self) -> None:
-        """Check all arrays and load the compiled code, to answer many questions of one user each."""
-        self.verify()
-        fitted = self.fitted_
-        self._replace_state(fitted, replace(fitted, learned=fitted.learned.prepared()))
-
     def _replace_state(self, old: FittedState, new: FittedState) -> None:
         """Replace the state, unless another thread has done so meanwhile."""
         if self._fitted is old:

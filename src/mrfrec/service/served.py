@@ -152,7 +152,7 @@ def _opened(name: str, path: Path) -> Served:
     model = load(path)
     written = path.stat().st_mtime
     model.threads = 1  # the workers share the cores
-    model.prepare_answers()
+    model.verify()
     model.recommend(history=model.items_[:1], k=1, explain=int(model.explains))
     model.catalogue.search("a", 1)
     _log.info("model %s: opened %s in %.2f s: %r", name, path, time.perf_counter() - start, model)

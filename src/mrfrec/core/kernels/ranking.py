@@ -173,11 +173,9 @@ def add_where_best(
             i = chosen[t]
             far = rounding * (norms[u] * lengths[i] + abs(sums[i]))
             if row[i] == -np.inf or held < len(best) or (row[i] + sums[i] + far) * factor[i] >= best[0]:
-                total, v = sums[i], V[i]
-                for f in range(len(v)):
-                    total += v[f] * h[f]
-                chosen[kept], row[kept] = i, total
+                chosen[kept], row[kept] = i, sums[i]
                 kept += 1
+        _add_terms(chosen, kept, V, h, 0, len(h), row)
         for i in range(len(sums)):
             sums[i] = -np.inf
         for t in range(kept):
