@@ -91,7 +91,7 @@ reference: install
 	$(BIN)/python tools/cli_reference.py
 
 # What production installs, for this version of Python and this kind of machine; a list that exists keeps its versions.
-EXTRAS := serve client sql
+EXTRAS := serve sql
 FILE := constraints.txt
 constraints: | $(BIN)/uv
 	$(BIN)/uv pip compile --quiet --no-header --generate-hashes --python $(BIN)/python $(EXTRAS:%=--extra=%) \

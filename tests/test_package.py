@@ -22,7 +22,7 @@ from mrfrec.core.kernels.compile import cache_folders
 from mrfrec.io.databases import connect
 from tools import try_wheel
 
-from servers import Command
+from servers import Command, posted
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
@@ -209,20 +209,10 @@ finally:
     server.terminate()
     server.wait(30)
 """
-CLIENT = """
-import mrfrec
-try:
-    mrfrec.Client("http://127.0.0.1:1").recommend(history=[1])
-except mrfrec.ServiceError as error:
-    assert "127.0.0.1" in str(error)
-else:
-    raise SystemExit("somebody answered")
-"""
 TUNE = "mrfrec tune events.csv --heldout 5 --model ItemKNN --vary neighbors=3,5 -o best.json"
 # Extra: what is run with it, commands or a script in Python.
 RUN_WITH = {
     "serve": SERVE,
-    "client": CLIENT,
     "plot": f"{TUNE} --plot tuning.png",
     "wmf": "mrfrec fit events.csv -o wmf.mrf --model WMF\nmrfrec recommend wmf.mrf --history 1,2",
     "torch": "mrfrec fit events.csv -o vae.mrf --model 'MultVAE: epochs=2'\n"
@@ -252,7 +242,7 @@ def test_listed_versions_are_installed_by_their_hashes_and_answer(
     assert "://" not in text
     named = re.findall(r"^(\S+)==\S+ \\\n    --hash=sha256:", text, flags=re.MULTILINE)
     assert named == re.findall(r"^([^\s#]\S*)==", text, flags=re.MULTILINE)
-    assert {"numpy", "uvicorn", "httpx", "adbc-driver-postgresql"} <= {*named}
+    assert {"numpy", "uvicorn", "adbc-driver-postgresql"} <= {*named}
     fresh.install("--require-hashes", "-r", listed)
     fresh.install("--no-deps", built[1])
     fresh.fit()
@@ -278,7 +268,7 @@ def interpreter(kind: str) -> str:
 def test_lowest_versions_fit_recommend_evaluate_and_serve(
     kind: str, tmp_path: Path, postgres: str, built: tuple[Path, Path]
 ) -> None:
-    fresh, extras = Fresh(tmp_path, interpreter(kind)), ("serve", "sql", "client")
+    fresh, extras = Fresh(tmp_path, interpreter(kind)), ("serve", "sql")
     # Directly required here, not by way of the wheel; and not built from source.
     fresh.install(
         "--resolution", "lowest-direct", "--only-binary", ":all:", "-r", ROOT / "pyproject.toml",
@@ -303,6 +293,6 @@ def test_lowest_versions_fit_recommend_evaluate_and_serve(
     options = ("--split", "leave-out", "--min-items", "0", "--metrics", "ndcg@2", "--format", "json")
     found = fresh.run("mrfrec", "evaluate", "events.csv", *options)
     assert json.loads(found)["models"][0]["metrics"]["ndcg@2"]["mean"] > 0
-    code = "import mrfrec, sys; print(len(mrfrec.Client(sys.argv[1]).recommend(history=[1, 2], k=2)))"
     with Command(tmp_path, tmp_path / "shop.mrf", python=fresh.python) as service:
-        assert fresh.run("python", "-c", code, service.url) == "2\n"
+        answer = posted(f"{service.url}/v1/recommend", json={"history": [1, 2], "k": 2}, timeout=60)
+        assert len(answer.json()["items"]) == 2

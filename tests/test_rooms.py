@@ -43,7 +43,6 @@ HOME_OF = {
     "pydantic_core": {"service/api.py"},  # the quickest way to JSON among what FastAPI brings
     "uvicorn": rooms("service", "connections server"),
     "uvloop": {"service/listening.py"},
-    "httpx": {"service/client.py"},
     "prometheus_client": {"service/metrics.py"},
     "matplotlib": {"figures.py"} | rooms("evaluation", "protocol study") | {"models/recommender.py"},
     "sklearn": {"models/parameters.py"},  # which calls this itself
@@ -253,7 +252,6 @@ def test_errors_cross_from_one_process_to_another() -> None:
         errors.DataError("bad"),
         errors.NotFittedError("not yet"),
         errors.NumericalError("singular"),
-        errors.ServiceError("busy", 503),
     ):
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))

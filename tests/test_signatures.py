@@ -11,7 +11,7 @@ import pytest
 from mypy import api
 
 import mrfrec
-from mrfrec import Client, Recommender
+from mrfrec import Recommender
 from mrfrec.answers.question import Question
 from mrfrec.evaluation import Evaluation
 from mrfrec.io.frames import Frame
@@ -19,7 +19,6 @@ from mrfrec.io.frames import Frame
 ROOMS = ("evaluation", "datasets", "models", "nightly", "service")
 TABLES = {
     Recommender: ("recommend", "similar_items", "explain", "history", "search"),
-    Client: ("recommend", "similar_items", "explain", "search"),
 }
 # Names of parameters that only the caller knows, and those that are refused by name.
 FREE = {"set_params", "paper", "grid", "update"}
@@ -48,7 +47,7 @@ def test_no_function_hides_its_options() -> None:
     assert {place for place in hidden if place.rpartition(".")[2] not in FREE} == set()
 
 
-@pytest.mark.parametrize("ask", [Recommender.recommend, Recommender.recommend_to, Client.recommend])
+@pytest.mark.parametrize("ask", [Recommender.recommend, Recommender.recommend_to])
 def test_whoever_recommends_has_all_options_of_a_question(ask: Callable[..., Any]) -> None:
     parameters = inspect.signature(ask).parameters
     usual = inspect.signature(Recommender.recommend).parameters

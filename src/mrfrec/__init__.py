@@ -27,13 +27,11 @@ if TYPE_CHECKING:
     from mrfrec.models.mrf.model import MRF
     from mrfrec.models.recommender import Recommender
     from mrfrec.models.registry import load, register
-    from mrfrec.service.client import Client
 
 __version__ = "0.1.0"
 
 __all__ = [
     "MRF",
-    "Client",
     "Interactions",
     "Recommender",
     "__version__",
@@ -55,7 +53,6 @@ __all__ += errors.__all__
 # Loaded on first use: `import mrfrec` imports neither numpy, scipy, numba nor polars.
 _HOMES = {
     "MRF": "models.mrf.model",
-    "Client": "service.client",
     "Interactions": "data.interactions",
     "Recommender": "models.recommender",
     "compile_ahead": "models.compiling",

@@ -10,7 +10,7 @@
     ├── MissingLibraryError an optional library is missing       (also an ImportError)
     ├── RefusedError        a guard refuses to publish a model   (also a RuntimeError)
     ├── BusyError           another process is at work           (also a RuntimeError)
-    ├── ServiceError        a service cannot run or answer       (also a RuntimeError)
+    ├── ServiceError        a service cannot run                 (also a RuntimeError)
     └── NumericalError      a matrix is not positive definite    (also an ArithmeticError)
 
 Each message names the value, the rule it breaks and what to do. Unknown items in a history or too few items
@@ -80,14 +80,7 @@ class BusyError(MrfrecError, RuntimeError):
 
 
 class ServiceError(MrfrecError, RuntimeError):
-    """A service cannot run, be reached or answer; `status` is that of its response, if there is one."""
-
-    def __init__(self, message: str, status: int | None = None) -> None:
-        self.status = status
-        super().__init__(message)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.status)
+    """A service cannot run on this machine."""
 
 
 class NotFittedError(MrfrecError, RuntimeError, AttributeError):

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from tests.asking import rows_for
 
 import mrfrec
-from mrfrec import MRF, Client, DataError, Interactions, MrfrecWarning, ParameterError
+from mrfrec import MRF, DataError, Interactions, MrfrecWarning, ParameterError
 from mrfrec.answers.where import check_where, mask_of
 from mrfrec.cli.app import run as run_command
 from mrfrec.models import Popularity
@@ -24,7 +24,7 @@ from mrfrec.service import create_app
 
 import naive
 from matrices import random_matrix
-from servers import asking, serving
+from servers import asking, posted, serving
 
 M = 24
 NOON = datetime(2026, 11, 16, 12)
@@ -316,9 +316,7 @@ def test_columns_may_have_names_that_polars_takes_for_patterns() -> None:
     assert joined.frame["^x"].to_list() == [["p"], [], None, None]
 
 
-def test_the_shell_the_service_and_its_client_filter_alike(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_shell_and_the_service_filter_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def command(*words: object) -> str:
         run_command([str(word) for word in words], Event())
         return capsys.readouterr().out
@@ -342,15 +340,10 @@ def test_the_shell_the_service_and_its_client_filter_alike(
     sql += " AND NOT array_contains(tags, 'q')"
     out = command("recommend", path, "--history", "i00,i01", "-k", 2, "--format", "json", "--where", sql)
     assert [row["item"] for row in json.loads(out)] == wanted
-    with serving(create_app({"shop": path})) as url, Client(url) as client:
-        for given in (where, {**where, "price": (0.5, 3.5), "day": (since, None)}):
-            assert client.recommend(history=history, k=2, where=given)["item"].to_list() == wanted
-        assert client.info()["columns"] == model.catalogue.table.kinds
-        for odd in ("price < 3", {None: where}):
-            with pytest.raises(ParameterError, match="a service takes no SQL, and no filters by user"):
-                client.recommend(history=history, where=odd)
-        with pytest.raises(DataError, match="where must be about columns of the table of items"):
-            client.recommend(history=history, where={"size": 1})
+    with serving(create_app({"shop": path})) as url:
+        body = {"history": history, "k": 2, "where": {**where, "day": {"least": str(since)}}}
+        found = posted(f"{url}/v1/recommend", json=body).json()
+        assert [row["item"] for row in found["items"]] == wanted
     assert model.recommend_to(tmp_path / "all.csv", k=2, where=where, exclude_seen=False) == 2 * len(
         model.users_
     )

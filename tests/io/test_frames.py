@@ -11,12 +11,9 @@ import pyarrow as pa
 import pytest
 
 import mrfrec
-from mrfrec import MRF, Client
+from mrfrec import MRF
 from mrfrec.errors import MissingLibraryError, ParameterError
 from mrfrec.models.recommender import Recommender
-from mrfrec.service import create_app
-
-from servers import serving
 
 LARGE = 2**53  # above which not every whole number has a float64 of its own
 IDS: dict[str, list[Any]] = {
@@ -107,23 +104,6 @@ def test_pandas_has_whole_numbers_that_may_be_missing() -> None:
     assert again["item"].iloc[0] in IDS["integers"]
 
 
-@pytest.mark.parametrize("kind", IDS)
-def test_a_client_has_the_ids_and_types_of_the_model(kind: str, tmp_path: Path) -> None:
-    ids, paths = IDS[kind], {name: tmp_path / f"{name}.mrf" for name in ("titles", "bare")}
-    for name, path in paths.items():
-        fitted("polars", ids, titles=name == "titles").save(path, include_histories=True)
-    with serving(create_app(paths)) as url:
-        for library in LIBRARIES:
-            for name, path in paths.items():
-                model = mrfrec.load(path, frames=library)
-                with Client(url, model=name, frames=library) as client:
-                    for table, ask in TABLES.items():
-                        found, expected = ask(client, ids), ask(model, ids)
-                        assert type(found) is type(expected) is LIBRARIES[library], table
-                        assert types(found) == types(expected), table
-                        assert contents(found) == contents(expected), table
-
-
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_the_library_can_be_chosen(library: str, tmp_path: Path) -> None:
     ids, path = IDS["integers"], tmp_path / "model.mrf"
@@ -164,8 +144,6 @@ def test_a_library_that_cannot_be_is_refused(tmp_path: Path, monkeypatch: pytest
         model.frames = "excel"
     with pytest.raises(ParameterError, match="frames"):
         mrfrec.load(path, frames="excel")
-    with pytest.raises(ParameterError, match="frames"):
-        Client("http://127.0.0.1:1", frames="excel")
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingLibraryError, match="pip install pandas"):
         mrfrec.load(path, frames="pandas")

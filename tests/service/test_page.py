@@ -1,5 +1,6 @@
 """The page: what it shows is what the model says, whatever the ids are; and it works in a browser."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from mrfrec.service import ServiceSettings, create_app
 from mrfrec.service.graph import NARROW, WIDE, draw
 
 from odd_models import ODD, TITLES, fitted
-from servers import CLIENT, asking, save_shop, save_tagged, serving
+from servers import CLIENT, asking, save_products, save_shop, save_tagged, serving
 
 NAMES = ["shop", "odd", "numbers", "untitled", "one", "popular", "wmf", "dae", "tagged"]
 
@@ -260,3 +261,113 @@ def test_names_of_a_graph_that_are_cut_alike_give_way_to_ids() -> None:
     names = ["x", "Development files for the library y", "Development files for the library z"]
     items = [{"name": name, "id": item} for name, item in zip(names, ["a", "b", 7], strict=True)]
     assert [node.label for node in draw(items, np.ones((3, 3)), NARROW)[0]] == ["x", "b", "7"]
+
+
+# ── rules in the address ──────────────────────────────────────────────────────────────────────────
+
+RULES: list[dict[str, Any]] = [
+    {"where": {"category": "shoes"}},
+    {"where": {"category": ["<b>hats</b>", "shirts & ties"], 'odd "name" & <b>': 1}},
+    {"where": {"price": {"least": 10, "most": 20.5}, "added": {"least": "2026-01-05"}, "in_stock": True}},
+    {"at_most": {"category": 1, "tags": 3}},
+    {"where": {"in_stock": True}, "at_most": {"brand": 1}, "variety": 0.4, "novelty": 0.5},
+]
+
+
+@pytest.fixture(scope="module")
+def products(folder: Path) -> Iterator[httpx.Client]:
+    files = {"products": save_products(folder / "products.mrf"), "shop": save_shop(folder / "bare.mrf")}
+    with asking(files) as client:
+        yield client
+
+
+def _address(rules: dict[str, Any], **more: Any) -> str:
+    texts = {name: x if isinstance(x, float) else json.dumps(x) for name, x in rules.items()}
+    return f"/history?{urlencode({'item': ['p1', 'p10'], **texts, **more}, doseq=True)}"
+
+
+@pytest.mark.parametrize("rules", RULES, ids=str)
+def test_rules_of_an_address_are_those_of_the_api_and_every_link_and_form_keeps_them(
+    products: httpx.Client, folder: Path, rules: dict[str, Any]
+) -> None:
+    model = mrfrec.load(folder / "products.mrf")
+    wanted = model.answer(history=["p1", "p10"], k=10, **rules).rows
+    page = get(products, _address(rules))
+    html = products.get(_address(rules)).text
+    cards = html.split('<li class="card">')[1:]
+    assert [re.findall(r'href="/item\?item=([^"&]+)', card)[0] for card in cards] == [
+        row["item"] for row in wanted
+    ]
+    for card, row in zip(cards, wanted, strict=True):
+        score, *parts = (float(x) for x in re.findall(r'<data value="([^"]+)"', card))
+        assert score == pytest.approx(row["score"], abs=1e-6)
+        assert sum(parts) == pytest.approx(score, abs=1e-6)
+    said = re.search(r"([\d,]+) of ([\d,]+) items? (?:is|are) left by the filter", html)
+    if "where" in rules:
+        everything = model.answer(history=[], k=200, exclude_seen=False, where=rules["where"]).rows
+        assert said is not None
+        assert (int(said[1]), int(said[2])) == (len(everything), model.fitted_.size.items)
+    else:
+        assert said is None
+    without = {name: x for name, x in rules.items() if name not in ("where", "at_most")}
+    texts = [{name: json.loads(text) for name, text in _query(link).items() if name in rules}
+             for link in page.links if urlsplit(link).path == "/history" and "item=" in link]  # fmt: skip
+    assert texts.count(rules) == len(texts) - (rules != without)
+    assert len(texts) > len(wanted)
+    hidden = [(has["name"], has["value"]) for tag, has in page.tags if tag == "input" and "value" in has]
+    for name in rules.keys() & {"where", "at_most"}:
+        assert [json.loads(str(text)) for other, text in hidden if other == name] == [rules[name]] * 2
+
+
+def _query(link: str) -> dict[str, str]:
+    return {name: texts[0] for name, texts in parse_qs(urlsplit(link).query).items()}
+
+
+def test_variety_has_a_slider_where_items_have_a_table_or_it_is_asked_for(products: httpx.Client) -> None:
+    def sliders(address: str) -> list[str | None]:
+        return [has["name"] for _, has in get(products, address).tags if has.get("type") == "range"]
+
+    assert sliders("/history?item=p1") == ["novelty", "variety"]
+    assert sliders("/history?model=shop&item=milk") == ["novelty"]
+    assert sliders("/history?model=shop&item=milk&variety=0.5") == ["novelty", "variety"]
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ('where={"colour":"red"}', "Where must be about columns of the table of items"),
+        ("where=price < 3", "Where: Invalid JSON"),
+        ('where={"price":{"least":"cheap"}}', "Where.price must be"),
+        ('where={"price":{"over":1}}', "no field of this name is known"),
+        ('where={"brand":{"least":"a"}}', "where.brand must be a condition without least"),
+        ('at_most={"colour":1}', "At_most must be about columns"),
+        ('at_most={"brand":-1}', "0 or more"),
+        ('at_most={"brand":"x"}', "At_most.brand"),
+        ("variety=2", "Variety: Input should be less than or equal to 1"),
+        ('model=shop&where={"brand":"a"}', "the model has no table of items"),
+        ('model=shop&at_most={"brand":1}', "this model has none"),
+    ],
+)
+def test_rules_that_cannot_be_are_refused_by_name(products: httpx.Client, address: str, words: str) -> None:
+    text = "".join(get(products, f"/history?{address}", 422).text)
+    assert words.lower() in text.lower()
+
+
+def test_nothing_left_is_said(products: httpx.Client) -> None:
+    text = "".join(get(products, '/history?where={"category":"shoes","price":{"least":1000}}').text)
+    assert "0 of 103 items are left by the filter." in text
+    assert "Nothing is left to recommend." in text
+
+
+@settings(max_examples=100, deadline=None)
+@given(name=st.sampled_from(["where", "at_most", "variety"]), value=st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["shoes", "2026-02-01"]),
+    lambda x: st.lists(x) | st.dictionaries(
+        st.sampled_from(["brand", "price", "in_stock", "added", "tags", "least", "any", "x"]), x
+    ),
+    max_leaves=6,
+))  # fmt: skip
+def test_any_rules_are_answered_or_refused(products: httpx.Client, name: str, value: Any) -> None:
+    found = products.get(f"/history?{urlencode({name: json.dumps(value)})}")
+    assert found.status_code in (200, 422), found.text
+    Checked(found.text)

@@ -448,11 +448,12 @@ def test_the_first_answer_of_the_guide_is_that_of_its_model(
         found = client.post("/v1/recommend", json=json.loads(body))
         lines = lines.replace("http://127.0.0.1:8000", str(client.base_url).rstrip("/"))
         # A value behind a line is a check of it: `model.f()  # 0.94: its score`.
-        checks = re.sub(
-            r"^    (\S.+)  # ([\[\d][^:\n]*).*", r"    assert \1 == about(\2)", lines, flags=re.MULTILINE
-        )
+        checks = re.sub(r"^(\S.+)  # ([\[\d][^:\n]*).*", r"assert \1 == about(\2)", lines, flags=re.MULTILINE)
         assert checks.count("about") == 4
-        exec(checks, {"about": lambda x: pytest.approx(x, abs=6e-3) if isinstance(x, float) else x})
+        names: dict[str, Any] = {"about": lambda x: pytest.approx(x, abs=6e-3) if isinstance(x, float) else x}
+        exec(checks, names)
+        with names["service"], pytest.raises(RuntimeError, match="404: the model does not know this item"):
+            names["ask"]("GET", "similar", params={"item": "no"})
     assert found.json().keys() == wanted.keys()
     for row, shown in zip(found.json()["items"], wanted["items"], strict=True):
         reasons, shown_reasons = row.pop("reasons"), shown.pop("reasons")

@@ -69,16 +69,6 @@ def is_by_user(where: Where) -> bool:
     return isinstance(where, Mapping) and None in where
 
 
-def as_json(where: Where) -> dict[str, Any] | None:
-    """Return a filter in its plain form as the service takes it."""
-    if isinstance(where, str) or is_by_user(where):
-        rule = "a mapping from columns to conditions: a service takes no SQL, and no filters by user"
-        raise ParameterError("where", rule, where)
-    return None if where is None else {
-        column: {word: _plain(value) for word, value in words.items()} for column, words in where.items()
-    }  # fmt: skip
-
-
 def _checked(where: object) -> Where:
     if where is None or (isinstance(where, str) and where.strip()):
         return where
@@ -125,12 +115,6 @@ def _value(name: str, value: Any) -> Any:
     if isinstance(value, str | bool | int | date) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise ParameterError(name, "about texts, numbers, flags, dates or times", value)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return value.isoformat() if isinstance(value, date) else value
 
 
 # ── which items are kept ──────────────────────────────────────────────────────────────────────────

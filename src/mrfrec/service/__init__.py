@@ -1,4 +1,4 @@
-"""Serve models over HTTP: an API, a page, and a client.
+"""Serve models over HTTP: an API and a page.
 
 from mrfrec import service
 

@@ -254,12 +254,8 @@ def _question(body: schemas.RecommendRequest | schemas.BatchRequest, settings: S
     for name, items in (("exclude", body.exclude), ("allow", body.allow)):
         if items:
             _check_at_most(settings.max_history, f"the number of items of {name}", len(items))
-    asked = {name: getattr(body, name) for name in _OPTIONS} | {"boost": _boost(body.boost, settings)}
-    if body.where is not None:
-        asked["where"] = {
-            name: each.model_dump(exclude_none=True) if isinstance(each, schemas.Condition) else each
-            for name, each in body.where.items()
-        }
+    asked = {name: getattr(body, name) for name in _OPTIONS}
+    asked |= {"boost": _boost(body.boost, settings), "where": schemas.where_of(body.where)}
     question = Question(**asked)
     for words in question.where.values() if isinstance(question.where, dict) else ():
         values = sum(len(value) for value in words.values() if isinstance(value, list))

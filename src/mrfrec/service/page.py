@@ -4,8 +4,9 @@ Made on the server, for any browser. Nothing is loaded from elsewhere; scripts a
 own, so that a strict Content-Security-Policy allows them and nothing else.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import blake2b
@@ -30,10 +31,9 @@ from mrfrec.models.recommender import Recommender
 from mrfrec.service import answers
 from mrfrec.service.api import position
 from mrfrec.service.graph import NARROW, WIDE, draw
-from mrfrec.service.page_rules import PageRules
 from mrfrec.service.problems import ProblemError
 from mrfrec.service.queue import WorkQueue
-from mrfrec.service.schemas import MOST_ON_PAGE, PageQuery
+from mrfrec.service.schemas import MOST_ON_PAGE, PageQuery, where_of
 from mrfrec.service.served import Served, ServedModels
 
 Content = dict[str, Any]
@@ -57,7 +57,6 @@ class PageVisit:
     served: Served
     models: list[str]
     is_default: bool  # whether it is the default model
-    rules: PageRules = field(default_factory=PageRules)
 
     @property
     def model(self) -> Recommender:
@@ -73,10 +72,17 @@ class PageVisit:
         values = {name: value for name, value in {**named, **query}.items() if value is not None}
         return f"{self.root}{page}" + (f"?{urlencode(values, doseq=True)}" if values else "")
 
-    def options(self, without: tuple[str, str] | None = None) -> dict[str, Any]:
-        """Return what links to recommendations keep besides the history: novelty and rules, all but one."""
-        novelty = {} if self.query.novelty is None else {"novelty": [self.query.novelty]}
-        return {**novelty, **self.rules.query(without)}
+    def rules(self) -> dict[str, Any]:
+        """Return the filter and the quotas of the address, as `Question` takes them."""
+        rules = {"where": where_of(self.query.where), "at_most": self.query.at_most}
+        return {name: rule for name, rule in rules.items() if rule}
+
+    def options(self) -> dict[str, Any]:
+        """Return what links to recommendations keep besides the history: novelty, variety and rules."""
+        rules = {name: json.dumps(rule, ensure_ascii=False) for name, rule in self.rules().items()}
+        variety = {"variety": f"{self.query.variety:g}"} if self.query.variety else {}
+        novelty = {} if self.query.novelty is None else {"novelty": self.query.novelty}
+        return {**novelty, **variety, **rules}
 
     def file(self, name: str) -> str:
         """Return the address of a script or style, which changes with its content."""
@@ -124,8 +130,7 @@ def create_pages(models: ServedModels, queue: WorkQueue) -> APIRouter:
 
     def add(path: str, view: View) -> None:
         async def endpoint(request: Request, query: Annotated[PageQuery, Query()]) -> Response:
-            rules = PageRules.of(query, request.query_params.multi_items())
-            visit = replace(_visit(request, models, query), rules=rules)
+            visit = _visit(request, models, query)
             html = await queue.run_in_thread(lambda: _rendered(visit, *view(visit)))
             served = visit.served
             return HTMLResponse(html, 200, {"Mrfrec-Model": f"{served.name}; {served.fingerprint}"})
@@ -260,7 +265,7 @@ def _history(visit: PageVisit) -> tuple[str, Content]:
     novelty = query.novelty if model.fitted_.learned.scales_scores else None
     k = query.k or 10
     ids = visit.ids(places)
-    question = Question(k=k, novelty=novelty, **visit.rules.options(model.catalogue.table))
+    question = Question(k=k, novelty=novelty, variety=query.variety, **visit.rules())
     recommended = answers.recommend(model, [dict.fromkeys(ids)], question)[0][0].items
     targets = model.items_.find([row["item"] for row in recommended], "item")
     rows = visit.items(targets)
@@ -277,11 +282,7 @@ def _history(visit: PageVisit) -> tuple[str, Content]:
             row["reasons"] = reasons
     shown = model.fitted_.novelty if novelty is None else novelty
     kept = mask_of(question.where, model.catalogue)
-    rules = visit.rules.controls(model.catalogue.table)
-    rules["others"] = [
-        (name, value, text, visit.link("history", item=ids, k=query.k, **visit.options((name, value))))
-        for name, value, text in rules["others"]
-    ]
+    without = {name: value for name, value in options.items() if name not in visit.rules()}
     return "history.html", {
         "history": history,
         "ids": ids,
@@ -289,7 +290,9 @@ def _history(visit: PageVisit) -> tuple[str, Content]:
         "recommended": rows,
         "novelty": shown if model.fitted_.learned.scales_scores else None,
         "typical": None if model.fitted_.size.binary else model.fitted_.usual_value,
-        "rules": rules,
+        "rules": {name: text for name, text in options.items() if name in visit.rules()},
+        "without_rules": visit.link("history", item=ids, **without),
+        "variety": query.variety if model.catalogue.table is not None or query.variety else None,
         "left": None if kept is None else (int(kept.sum()), len(kept)),
         "more": visit.link("history", item=ids, **{**options, "k": min(2 * k, MOST_ON_PAGE)})
         if len(rows) == k < MOST_ON_PAGE else None,

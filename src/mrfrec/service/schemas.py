@@ -5,9 +5,9 @@ from dataclasses import fields
 from itertools import islice
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, Json, create_model, model_validator
 
-from mrfrec.answers.question import Boost, ItemFilter, Question
+from mrfrec.answers.question import Boost, ItemFilter, Question, Quotas
 from mrfrec.answers.where import Where
 from mrfrec.checks import shortened
 from mrfrec.data.reading_options import Moment
@@ -101,6 +101,14 @@ Conditions = Annotated[
 ]
 
 
+def where_of(conditions: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return conditions as `Question` takes them."""
+    return None if conditions is None else {
+        name: each.model_dump(exclude_none=True) if isinstance(each, Condition) else each
+        for name, each in conditions.items()
+    }  # fmt: skip
+
+
 def _example(*bodies: Any) -> ConfigDict:
     return ConfigDict(json_schema_extra={"examples": list(bodies)})
 
@@ -191,8 +199,8 @@ class PageQuery(BaseModel):
     k: int | None = Field(default=None, ge=1, le=MOST_ON_PAGE)
     novelty: float | None = _OPTIONS["novelty"][1]
     variety: float = _OPTIONS["variety"][1]
-    at_most: str = ""  # a column whose values a list may have `each` times; see page_rules
-    each: int = Field(default=2, ge=0, le=MOST_ON_PAGE)
+    where: Json[Conditions] | None = None  # as in the API
+    at_most: Json[Quotas] = None
 
 
 Both = Annotated[list[str] | None, Field(description="Features of both items, where they carry the weight.")]

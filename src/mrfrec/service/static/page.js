@@ -92,16 +92,8 @@ function suggest(input) {
 document.querySelectorAll("[data-suggest]").forEach(suggest);
 
 document.querySelectorAll("[data-submit]").forEach((control) => {
-  control.form.querySelectorAll("button:not(.strong)").forEach((button) => (button.hidden = true));
+  control.form.querySelectorAll("button").forEach((button) => (button.hidden = true));
   const output = control.form.querySelector(`output[for="${control.id}"]`);
   if (output) control.addEventListener("input", () => (output.value = Number(control.value).toFixed(2)));
   control.addEventListener("change", () => control.form.requestSubmit());
-});
-
-// What is left empty need not be in the address.
-document.querySelectorAll("form.options").forEach((form) => {
-  form.addEventListener("formdata", ({ formData }) => {
-    if (!formData.get("at_most")) formData.delete("each");
-    [...formData].forEach(([name, value]) => value === "" && formData.getAll(name).length === 1 && formData.delete(name));
-  });
 });
