@@ -1,12 +1,12 @@
 """Load on the service: latency, throughput, overload, hot swaps. Loopback only, bounded in count and time.
 
-    python -m benchmarks.service latency        one and eight connections, one and two workers, two models
+    python -m benchmarks.service latency        one and eight connections: one process, and two behind nginx
     python -m benchmarks.service overload       two, five and, for 60 seconds, ten times what it can bear
     python -m benchmarks.service swaps          50 exchanges of the model under load
-    python -m benchmarks.service kill           kill -9 of one of two workers under load
     python -m benchmarks.service rules          answers by the rules of a shop beside plain ones
 
-The load comes from `wrk`, if it is installed, and from this process; on two cores it takes its share of them.
+The load comes from `wrk`, if it is installed, and from this process; on two cores it takes its share of
+them. Two processes need nginx (apt-get install nginx-light wrk).
 docs/explanation/performance.md has the results.
 """
 
@@ -33,6 +33,7 @@ import numpy as np
 import uvloop
 
 import mrfrec
+from benchmarks.behind_nginx import nginx
 from benchmarks.bench import CACHE
 from benchmarks.product import shop_table
 
@@ -62,18 +63,15 @@ def bodies(path: Path, count: int = 500) -> list[str]:
 
 
 @contextmanager
-def served(path: Path, workers: int = 1, *options: str) -> "Iterator[subprocess.Popen[bytes]]":
-    command = [
-        sys.executable, "-m", "mrfrec", "serve", f"m={path}", "--port", str(PORT), "--workers", str(workers),
-        *options,
-    ]  # fmt: skip
+def served(path: Path, port: int = PORT) -> "Iterator[subprocess.Popen[bytes]]":
+    command = [sys.executable, "-m", "mrfrec", "serve", f"m={path}", "--port", str(port)]
     # A file: a pipe that nobody reads is full after a thousand requests, and the service waits.
     with tempfile.TemporaryFile() as log, subprocess.Popen(command, stderr=log) as process:
         try:
             for _ in range(600):
                 time.sleep(0.1)
                 try:
-                    if httpx.get(f"{URL}/ready").status_code == 200:
+                    if httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 200:
                         break
                 except httpx.HTTPError:
                     continue
@@ -88,7 +86,7 @@ def served(path: Path, workers: int = 1, *options: str) -> "Iterator[subprocess.
             print(f"    lines of errors in the log: {len(odd)} {odd[:3]}")
 
 
-def wrk(questions: list[str], connections: int, seconds: int) -> str:
+def wrk(questions: list[str], connections: int, seconds: int, port: int = PORT) -> str:
     """Ask as fast as the answers come; returns throughput and quantiles of latency."""
     lua = ",\n".join(f"'{question}'" for question in questions)
     script = (
@@ -99,7 +97,8 @@ def wrk(questions: list[str], connections: int, seconds: int) -> str:
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
         file.write(script)
         file.flush()
-        command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}", "-s", file.name, "--latency", URL]
+        command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}", "-s", file.name, "--latency"]
+        command.append(f"http://127.0.0.1:{port}")
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = dict(re.findall(r"(50%|99%|Requests/sec:|Non-2xx[^:]*:)\s+(\S+)", said))
     return ", ".join(f"{name.rstrip(':')} {value}" for name, value in found.items())
@@ -108,7 +107,8 @@ def wrk(questions: list[str], connections: int, seconds: int) -> str:
 class _Load:
     """Questions asked at given moments, whether the answers come or not, over so many connections."""
 
-    def __init__(self, questions: list[str], connections: int) -> None:
+    def __init__(self, questions: list[str], connections: int, port: int) -> None:
+        self._port = port
         head = "POST /v1/recommend HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
         self._questions = [f"{head}{len(each)}\r\n\r\n{each}".encode() for each in questions]
         self._connections = connections
@@ -119,7 +119,7 @@ class _Load:
     def open(self) -> None:
         """Open a connection, first or after another was closed."""
         loop = asyncio.get_running_loop()
-        task = loop.create_task(loop.create_connection(lambda: _Connection(self), "127.0.0.1", PORT))
+        task = loop.create_task(loop.create_connection(lambda: _Connection(self), "127.0.0.1", self._port))
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 
@@ -193,23 +193,33 @@ class _Connection(asyncio.Protocol):
 _LENGTH = re.compile(rb"content-length: (\d+)")
 
 
-def at_rate(questions: list[str], rate: float, seconds: float, connections: int) -> dict[str, Any]:
+def at_rate(
+    questions: list[str], rate: float, seconds: float, connections: int, port: int = PORT
+) -> dict[str, Any]:
     """Ask at a rate, and return how many were answered and how fast."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_Load(questions, connections).run(rate, seconds))
+        return runner.run(_Load(questions, connections, port).run(rate, seconds))
 
 
 def latency() -> None:
     for name, path in models().items():
         questions = bodies(path)
-        for workers in (1, 2):
-            with served(path, workers) as process:
-                print(f"{name}, {workers} workers, {memory(process.pid):.0f} MB", flush=True)
-                if shutil.which("wrk"):
-                    for connections in (1, 8):
-                        print(f"    {connections} connections: {wrk(questions, connections, 10)}", flush=True)
-                for rate in (500, 900):
-                    print(f"    {rate}/s over 8 connections: {at_rate(questions, rate, 10, 8)}", flush=True)
+        with served(path) as process:
+            _ask(f"{name}, one process, {memory(process.pid):.0f} MB", questions, PORT)
+        ports = [PORT, PORT + 1]
+        with tempfile.TemporaryDirectory() as folder, served(path) as first, served(path, ports[1]) as second:
+            held = sum(memory(process.pid) for process in (first, second))
+            with nginx(Path(folder), ports, limits=False) as url:
+                _ask(f"{name}, two behind nginx, {held:.0f} MB", questions, int(url.rpartition(":")[2]))
+
+
+def _ask(what: str, questions: list[str], port: int) -> None:
+    print(what, flush=True)
+    if shutil.which("wrk"):
+        for connections in (1, 8):
+            print(f"    {connections} connections: {wrk(questions, connections, 10, port)}", flush=True)
+    for rate in (500, 900):
+        print(f"    {rate}/s over 8 connections: {at_rate(questions, rate, 10, 8, port)}", flush=True)
 
 
 def rules() -> None:
@@ -283,7 +293,7 @@ def swaps(count: int = 50) -> None:
         }
         assert len({str(rows) for rows in wanted.values()}) == 2
         shutil.copy(folder / "0.mrf", folder / "m.mrf")
-        with served(folder / "m.mrf", 1) as process:
+        with served(folder / "m.mrf") as process:
             before = memory(process.pid)
             found = asyncio.run(_swaps(folder, history, wanted, count))
             time.sleep(3)
@@ -323,48 +333,16 @@ async def _swaps(folder: Path, history: list[int], wanted: dict[str, Any], count
     return found
 
 
-def kill(seconds: float = 20) -> None:
-    """Kill one of two workers; see how long until another answers, and what is lost meanwhile."""
-    path = next(iter(models().values()))
-    questions = bodies(path)
-    with served(path, 2) as process, ThreadPoolExecutor(1) as pool:
-        load = pool.submit(at_rate, questions, 500, seconds, 8)
-        known = _workers(100)
-        time.sleep(2)
-        started = [pid for pid in children(process.pid) if b"spawn_main" in cmdline(pid)]
-        os.kill(int(started[0]), signal.SIGKILL)
-        start = time.monotonic()
-        while not _workers(1) - known and time.monotonic() - start < seconds:
-            time.sleep(0.02)
-        print(f"another worker answers after {time.monotonic() - start:.1f} s; {load.result()}", flush=True)
-
-
-def _workers(count: int) -> set[str]:
-    """Return who answers new connections: ids of requests begin with eight digits that each worker has."""
-    return {httpx.get(f"{URL}/health").headers["x-request-id"][:8] for _ in range(count)}
-
-
-def children(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-
-
-def cmdline(pid: str) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
 def memory(pid: int) -> float:
-    """Return the memory of a process and its children that is not shared files, in MB."""
-    total = 0
-    for one in (str(pid), *children(pid)):
-        found = re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{one}/status").read_text())
-        total += int(found[1]) if found else 0
-    return total / 1024
+    """Return the memory of a process that is not shared files, in MB."""
+    found = re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) / 1024 if found else 0.0
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["latency", "overload", "swaps", "kill", "rules"])
-    groups = {"latency": latency, "overload": overload, "swaps": swaps, "kill": kill, "rules": rules}
+    parser.add_argument("what", choices=["latency", "overload", "swaps", "rules"])
+    groups = {"latency": latency, "overload": overload, "swaps": swaps, "rules": rules}
     groups[parser.parse_args().what]()

@@ -1,6 +1,5 @@
 """Services that tests ask over a socket."""
 
-import os
 import re
 import signal
 import socket
@@ -37,6 +36,7 @@ TABLE = [
 @contextmanager
 def serving(app: Any, **options: Any) -> Iterator[str]:
     """Serve an application over a socket, in a thread; gives its URL."""
+    options = {"http": "h11", "ws": "none", **options}
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, **options))
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
@@ -224,11 +224,6 @@ class Command:
     def log(self) -> str:
         return self._log.read_text()
 
-    @property
-    def workers(self) -> list[int]:
-        """The process ids of all workers that were ever started, in that order."""
-        return [int(pid) for pid in re.findall(r"worker (\d+) starts", self.log)]
-
     def wait_for(self, words: str, times: int = 1, seconds: float = 60) -> None:
         """Wait until words stand in the log."""
         end = time.monotonic() + seconds
@@ -248,12 +243,3 @@ def eventually(holds: Callable[[], bool], seconds: float = 20) -> None:
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.02)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    # A dead child that nobody has waited for is none.
-    return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 import pytest
 
 from mrfrec.checks import how_to_install, missing_extra
-from mrfrec.service import metrics
 
 AS_ON_WINDOWS = """
 import asyncio, concurrent.futures, ctypes, errno, fcntl, mmap, multiprocessing.connection, os, pathlib
@@ -122,16 +121,6 @@ def test_all_but_the_service_works_without_what_only_unix_has(tmp_path: Path) ->
     assert done.returncode == 0, done.stderr[-3000:]
     assert "rank" in done.stdout
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("mrfrec-")]
-
-
-def test_workers_count_together_where_files_cannot_be_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "posix_fallocate")  # as on macOS
-    monkeypatch.setattr(metrics, "_MEMORY", "/no/such/folder")
-    with metrics.shared_folder(workers=2, models=1):
-        folder = os.environ["PROMETHEUS_MULTIPROC_DIR"]
-        metrics._reserve(folder, 1)
-        sizes = {path.name.split("_")[0]: path.stat().st_size for path in Path(folder).glob("*.db")}
-        assert sizes["counter"] == metrics._room(1)["counter"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import gc
 import json
-import os
 import re
 import signal
 import socket
@@ -10,9 +9,8 @@ import subprocess
 import sys
 import time
 import weakref
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from threading import Event
@@ -33,7 +31,6 @@ from servers import (
     asking,
     eventually,
     got,
-    is_running,
     post,
     posted,
     received,
@@ -44,169 +41,16 @@ from servers import (
 
 
 @pytest.mark.slow
-def test_killed_workers_are_replaced_while_others_answer_and_end_with_their_parent(tmp_path: Path) -> None:
-    file = save_shop(tmp_path / "shop.mrf")
-    with Command(tmp_path, file, "--workers", "2", "--log", "off") as service:
-        _wait_for_workers(service.url, 2)
-        for _ in range(10):
-            assert posted(f"{service.url}/v1/recommend", json=ASK).status_code == 200
-        first, second = service.workers
-        file.rename(tmp_path / "elsewhere")
-        os.kill(first, signal.SIGKILL)
-        eventually(lambda: not is_running(first))
-        for _ in range(10):  # connections that the dead one had not accepted, the other accepts
-            assert posted(f"{service.url}/v1/recommend", json=ASK).status_code == 200
-        service.wait_for("waits: ")
-        assert f"[{first}] died" in service.log
-        for _ in range(50):  # each over a connection of its own: a worker without its model takes none
-            assert posted(f"{service.url}/v1/recommend", json=ASK).status_code == 200
-        metrics = got(f"{service.url}/metrics").text
-        assert "mrfrec_workers 1.0" in metrics
-        (answered,) = re.findall(r'route="/v1/recommend",status="200"} ([\d.]+)', metrics)
-        assert float(answered) >= 69  # those of the dead one, too; it may have died before the last
-        (tmp_path / "elsewhere").rename(file)
-        eventually(lambda: "mrfrec_workers 2.0" in got(f"{service.url}/metrics").text, 60)
-        service.wait_for("starts", 3)
-        assert is_running(second)
-        assert is_running(service.workers[2])
-        assert "Traceback" not in service.log
-        service.process.kill()
-        service.process.wait()
-        eventually(lambda: not any(is_running(pid) for pid in service.workers))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("is_unix", [False, True], ids=["port", "Unix socket"])
-def test_connections_of_a_pool_are_spread_over_the_workers(is_unix: bool, shop: Path, tmp_path: Path) -> None:
-    place = tmp_path / "s"
-    code = (
-        "import logging, sys\nfrom functools import partial\nfrom mrfrec.service import serve\n"
-        "log = partial(logging.basicConfig, level=logging.INFO)\nlog()\n"
-        "logging.info('listening at http://none')\n"
-        "serve(sys.argv[1], port=0, uds=sys.argv[2] or None, workers=2, prepare=log)\n"
-    )
-    with Command(tmp_path, shop, place if is_unix else "", code=code) as service:
-        service.wait_for("Application startup complete", 2)
-        urls = re.findall(r"listening at (http://127\S+)", service.log)
-
-        def worker_of(connection: socket.socket) -> bytes:
-            connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-            return bytes(re.findall(rb"x-request-id: (\w{8})", connection.recv(10_000))[0])
-
-        def pool(size: int) -> list[int]:
-            """Open connections at once; return how many each worker has."""
-            with ExitStack() as stack:
-                opened = [
-                    stack.enter_context(sent(urls[0], b"") if urls else socket.socket(socket.AF_UNIX))
-                    for _ in range(size)
-                ]
-                for connection in opened if is_unix else ():
-                    connection.settimeout(20)
-                    connection.connect(str(place))
-                return sorted(Counter(map(worker_of, opened)).values())
-
-        for size in (16, 20):
-            # Where other programs take the processors, a worker may be stuck.
-            eventually(lambda size=size: pool(size)[0] >= 0.4 * size)  # type: ignore[misc]
-        for pid in service.workers:
-            # A worker may not yet have read that the last connections are closed.
-            eventually(lambda pid=pid: len([*Path(f"/proc/{pid}/fd").iterdir()]) < 40)  # type: ignore[misc]
-        os.kill(service.workers[0], signal.SIGSTOP)
-        try:  # the other one waits for a moment, and takes them
-            begin = time.monotonic()
-            assert pool(16) == [16]
-            assert time.monotonic() < begin + 5
-        finally:
-            os.kill(service.workers[0], signal.SIGCONT)
-        assert service.stop() == 0
-        assert "Traceback" not in service.log
-
-
-@pytest.mark.slow
 def test_sighup_while_it_starts_is_no_end(shop: Path, tmp_path: Path) -> None:
-    service = Command(tmp_path, shop, "--workers", 2)
+    service = Command(tmp_path, shop)
     eventually(lambda: _ignores(service.process.pid, signal.SIGHUP))
     while "opened" not in service.log:
         service.process.send_signal(signal.SIGHUP)
         time.sleep(0.02)
     with service:
-        service.wait_for("opened", 3)
+        service.wait_for("startup complete")
         assert posted(f"{service.url}/v1/recommend", json=ASK).status_code == 200
         assert service.stop() == 0
-
-
-@pytest.mark.slow
-def test_sighup_ends_no_worker_that_starts(shop: Path, tmp_path: Path) -> None:
-    with Command(tmp_path, shop, "--workers", 2) as service:
-
-        def all_have_started() -> bool:
-            service.process.send_signal(signal.SIGHUP)
-            return service.log.count("startup complete") >= 2
-
-        eventually(all_have_started, 60)
-        service.wait_for(" replaces ", 2)  # each has heard it in the end
-        assert "died" not in service.log
-        assert len(service.workers) == 2
-        assert service.stop() == 0
-
-
-# A service that does not look at its files, of as many workers as are asked for.
-NO_LOOKS = (
-    "import logging, sys\nfrom functools import partial\nfrom pathlib import Path\n"
-    "from mrfrec.service import ServiceSettings\nfrom mrfrec.service.server import serve\n"
-    "log = partial(logging.basicConfig, level=logging.INFO)\nlog()\nmodel, workers = sys.argv[1:]\n"
-    "settings = ServiceSettings(poll=0)\n"
-    "serve({'m': Path(model)}, port=0, workers=int(workers), settings=settings, prepare=log)\n"
-)
-
-
-@pytest.mark.slow
-def test_worker_that_starts_during_a_reload_has_the_new_model(tmp_path: Path) -> None:
-    file, new = save_shop(tmp_path / "m.mrf", l2=0.5), save_shop(tmp_path / "new.mrf", l2=50.0)
-    fingerprint = mrfrec.load(new).fitted_.file_hash[:16]
-    with Command(tmp_path, file, 2, code=NO_LOOKS) as service:
-        service.wait_for("startup complete", 2)
-        _kill_and_wait_for_another(service, service.workers[0])
-        new.replace(file)
-        assert posted(f"{service.url}/v1/models/m/reload").json()["fingerprint"] == fingerprint
-        service.wait_for("startup complete", 3, seconds=25)
-
-        def answering() -> set[str]:
-            answers = (posted(f"{service.url}/v1/recommend", json=ASK) for _ in range(30))
-            return {answer.headers["mrfrec-model"] for answer in answers}
-
-        eventually(lambda: answering() == {f"m; {fingerprint}"})
-        assert f"worker {service.workers[0]} died (SIGKILL) and is replaced" in service.log
-        assert service.log.count("and is replaced") == 1
-
-
-@pytest.mark.slow
-def test_worker_that_is_killed_while_it_starts_is_replaced_at_once(shop: Path, tmp_path: Path) -> None:
-    with Command(tmp_path, shop, "--workers", 2) as service:
-        service.wait_for("startup complete", 2)
-        second = _kill_and_wait_for_another(service, service.workers[0])
-        time.sleep(1)  # the supervisor waits for its sign of life
-        third = _kill_and_wait_for_another(service, second)
-        service.wait_for(f"worker {third} starts")
-
-
-def _kill_and_wait_for_another(service: Command, pid: int) -> int:
-    """Kill a worker; return the one that is started in its place, at the latest after 15 s."""
-    known = _workers_of(service.process.pid)
-    os.kill(pid, signal.SIGKILL)
-    eventually(lambda: bool(_workers_of(service.process.pid) - known), 15)
-    (other,) = _workers_of(service.process.pid) - known
-    return other
-
-
-def _workers_of(pid: int) -> set[int]:
-    """Return the workers of a service, also those that have only begun to start."""
-    found = set()
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        with suppress(OSError):  # it may have ended
-            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-                found.add(int(child))
-    return found
 
 
 def _ignores(pid: int, number: signal.Signals) -> bool:
@@ -215,13 +59,13 @@ def _ignores(pid: int, number: signal.Signals) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("workers", "how"), [(1, signal.SIGINT), (2, signal.SIGTERM)])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_what_is_under_way_is_finished_when_told_to_stop(
-    workers: int, how: signal.Signals, shop: Path, tmp_path: Path
+    how: signal.Signals, shop: Path, tmp_path: Path
 ) -> None:
     request = post("/v1/recommend", json.dumps(ASK).encode())
-    with Command(tmp_path, shop, "--workers", workers) as service:
-        _wait_for_workers(service.url, workers)
+    with Command(tmp_path, shop) as service:
+        service.wait_for("startup complete")
         connections = [sent(service.url, request[:-5]) for _ in range(8)]
         time.sleep(0.5)  # all have been accepted, and are being read
         service.process.send_signal(how)
@@ -259,70 +103,23 @@ def test_nobody_loses_an_answer_while_connections_drain(shop: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_sighup_reloads_models_and_keys_in_all_workers(shop: Path, tmp_path: Path) -> None:
+def test_sighup_reloads_models_and_keys(shop: Path, tmp_path: Path) -> None:
     file = tmp_path / "keys.txt"
     (old, line), (new, other) = new_key("a"), new_key("b")
     file.write_text(line)
-    with Command(tmp_path, shop, "--workers", "2", "--keys", file, "--log", "json") as service:
-        service.wait_for("starts", 2)
+    with Command(tmp_path, shop, "--keys", file, "--log", "json") as service:
+        service.wait_for("startup complete")
 
-        def statuses(key: str) -> set[int]:
-            return {
-                got(f"{service.url}/v1/models", headers={"X-API-Key": key}).status_code for _ in range(10)
-            }
+        def status(key: str) -> int:
+            return got(f"{service.url}/v1/models", headers={"X-API-Key": key}).status_code
 
-        assert (statuses(old), statuses(new)) == ({200}, {401})
+        assert (status(old), status(new)) == (200, 401)
         file.write_text(other)
         service.process.send_signal(signal.SIGHUP)
-        service.wait_for(" replaces ", 2)
-        eventually(lambda: (statuses(old), statuses(new)) == ({401}, {200}))
-        assert len(service.workers) == 2
+        service.wait_for(" replaces ")
+        eventually(lambda: (status(old), status(new)) == (401, 200))
         for entry in map(json.loads, service.log.splitlines()):
             assert {"time", "level"} <= entry.keys()
-
-
-@pytest.mark.slow
-def test_a_reload_reaches_all_workers_without_a_look_at_the_file(tmp_path: Path) -> None:
-    file, new = save_shop(tmp_path / "m.mrf", l2=0.5), save_shop(tmp_path / "new.mrf", l2=50.0)
-    fingerprint = mrfrec.load(new).fitted_.file_hash[:16]
-    stop = Event()
-
-    def ask(url: str) -> int:
-        count = 0
-        while not stop.is_set():  # over connections of their own, which any worker accepts
-            assert posted(f"{url}/v1/recommend", json=ASK).status_code == 200
-            count += 1
-        return count
-
-    with Command(tmp_path, file, 3, code=NO_LOOKS) as service, ThreadPoolExecutor(1) as asking:
-        service.wait_for("Application startup complete", 3)
-        asked = asking.submit(ask, service.url)
-        try:
-            new.replace(file)
-            assert posted(f"{service.url}/v1/models/m/reload").json()["fingerprint"] == fingerprint
-            service.wait_for(f"{fingerprint} replaces", 4)  # the one that was asked, and all three
-            new.write_bytes(b"nonsense")
-            new.replace(file)
-            assert posted(f"{service.url}/v1/models/m/reload").status_code == 422
-            time.sleep(1)  # the others would have heard of it
-            assert service.log.count("stays as it is") == 1
-            assert posted(f"{service.url}/v1/models/other/reload").status_code == 404
-        finally:
-            stop.set()
-        assert asked.result() > 0
-        assert len(service.workers) == 3
-
-
-def _wait_for_workers(url: str, count: int) -> None:
-    """Wait until as many workers have answered, by the beginning of the ids that they give to requests."""
-    seen: set[str] = set()
-
-    def all_have() -> bool:
-        seen.add(client.get(f"{url}/health").headers["x-request-id"][:8])
-        return len(seen) == count
-
-    with httpx.Client(headers={"Connection": "close"}, timeout=60, **CLIENT) as client:
-        eventually(all_have, 60)
 
 
 def test_a_port_in_use_is_an_error(shop: Path) -> None:
@@ -452,7 +249,10 @@ def test_the_first_answer_of_the_guide_is_that_of_its_model(
         assert checks.count("about") == 4
         names: dict[str, Any] = {"about": lambda x: pytest.approx(x, abs=6e-3) if isinstance(x, float) else x}
         exec(checks, names)
-        with names["service"], pytest.raises(RuntimeError, match="404: the model does not know this item"):
+        with (
+            closing(names["service"]),
+            pytest.raises(RuntimeError, match="404: the model does not know this item"),
+        ):
             names["ask"]("GET", "similar", params={"item": "no"})
     assert found.json().keys() == wanted.keys()
     for row, shown in zip(found.json()["items"], wanted["items"], strict=True):
@@ -524,13 +324,12 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-def test_signal_to_stop_that_a_library_swallows_at_the_start_stops_all_the_same(
-    shop: Path, tmp_path: Path, workers: int
+def test_signal_to_stop_that_a_library_would_swallow_at_the_start_stops_all_the_same(
+    shop: Path, tmp_path: Path
 ) -> None:
     script = tmp_path / "script.py"
     script.write_text(SWALLOWS)
-    command = [sys.executable, str(script), "serve", str(shop), "--port", "0", "--workers", str(workers)]
+    command = [sys.executable, str(script), "serve", str(shop), "--port", "0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode in (0, 143), done.stderr
+    assert done.returncode == -signal.SIGTERM, done.stderr
     assert "Traceback" not in done.stderr

@@ -5,7 +5,6 @@ import logging
 import signal
 import sys
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -82,7 +81,6 @@ def serve(
     host: Annotated[str, "ADDRESS", "Address to listen at."] = "127.0.0.1",
     port: Annotated[int, "Port to listen at; a free one if 0."] = 8000,
     uds: Annotated[Path | None, "Unix socket to listen at, in place of an address and a port."] = None,
-    workers: Annotated[int, "Number of processes."] = 1,
     default: Annotated[
         str | None, "NAME", "Model that answers where none is named.  [default: the first]"
     ] = None,
@@ -103,12 +101,12 @@ def serve(
     \b
     Examples:
       mrfrec serve shop.mrf
-      mrfrec serve a=shop.mrf b=new.mrf --split a=0.9,b=0.1 --workers 2
+      mrfrec serve a=shop.mrf b=new.mrf --split a=0.9,b=0.1
       mrfrec serve shop.mrf --host 0.0.0.0 --keys keys.txt --rate 50 --log json
     """
     from mrfrec.service.server import serve as run
 
-    # Until the service can reload: it has not read the files yet.
+    # Until the service has read the files.
     if hasattr(signal, "SIGHUP"):  # where it is missing, `run` refuses
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if split_salt and split is None:
@@ -118,11 +116,10 @@ def serve(
         raise ParameterError("MODEL", "models with different names", " ".join(models), "Say name=FILE.")
     shares = None if split is None else parse_weights("--split", split)
     settings = ServiceSettings(**limits, access_log=log != "off")
-    prepare = partial(set_up_log, log)
-    prepare()
+    set_up_log(log)
     run(
-        named, host=host, port=port, uds=uds, workers=workers, default=default, split=shares,
-        salt=split_salt, settings=settings, no_auth=no_auth, prepare=prepare,
+        named, host=host, port=port, uds=uds, default=default, split=shares,
+        salt=split_salt, settings=settings, no_auth=no_auth,
     )  # fmt: skip
 
 

@@ -54,8 +54,6 @@ class AccessControl:
             raise ProblemError(421, f"{host!r} is not one of the allowed hosts of this service.")
         if len(scope["query_string"]) > _MOST_LETTERS:
             raise ProblemError(414, f"the query of an address must have at most {_MOST_LETTERS:,} letters.")
-        if b"upgrade" in info.headers and not info.is_read:  # a body that the server does not read
-            raise ProblemError(400, "a request with a body must not have the header Upgrade.")
         if info.path in _OPEN:
             return
         if self._keys:

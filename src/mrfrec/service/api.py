@@ -44,8 +44,7 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
         404: "No such model, item or user.", 408: "The request came too slowly.",
         413: "The request is too large.", 414: "The query of the address is too long.",
         415: "Not said to be JSON.", 421: "Not a name of this host.", 422: "A value is not allowed.",
-        429: "Too many requests of this key.", 431: "The head of the request is too large.",
-        503: "Too many requests at once; try again.",
+        429: "Too many requests of this key.", 503: "Too many requests at once; try again.",
     }.items()
 }  # fmt: skip
 ModelName = Annotated[str | None, Query(description="Name of the model.")]
@@ -167,9 +166,8 @@ def create_router(
     async def reload(name: str, request: Request) -> Response:
         """Open the file of a model, check it, and let it answer from now on.
 
-        If the file cannot be used, the answer is 422 and the old model stays. With several workers, the one
-        that answers has the new model by then; the others are told to open all files anew. A worker reloads
-        for one request at a time: another one waits, and further ones get 503.
+        If the file cannot be used, the answer is 422 and the old model stays. One request at a time is
+        answered: another one waits, and further ones get 503.
         """
         if not info_of(request).may_manage:
             raise ProblemError(
@@ -183,7 +181,6 @@ def create_router(
             raise ProblemError(
                 422, "the file of this model cannot be used, and the old model stays; the log says why."
             ) from None
-        request.app.state.tell_others()
         return _json_response(info(models, served))
 
     return router

@@ -104,7 +104,6 @@ def create_app(
     app.state.access = access
     app.state.load = load
     app.state.on_start = []  # called when a server starts the application
-    app.state.tell_others = lambda: None  # called after a model was reloaded
 
     def error_response(request: Request, problem: ProblemError) -> Response:
         is_page = route_of(info_of(request).path) in ("page", "/static")

@@ -1,7 +1,7 @@
 """ASGI middleware, which every request passes on its way in, and every response on its way out.
 
 From the outside in: `RequestLog` (floods, request ids, security headers, metrics, the access log), the
-CORSMiddleware of Starlette, `RequestLimits` (who may ask, requests at once, sizes, times).
+CORSMiddleware of Starlette, `RequestLimits` (who may ask, requests at once, sizes of bodies).
 """
 
 import asyncio
@@ -30,13 +30,10 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 INFO = "mrfrec"  # where the scope of a request has its `RequestInfo`
 _UNBOUNDED = {"/health", "/ready", "/metrics"}  # answered even when the queue is full
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_HELD_BODIES = 16  # times max_body: bytes of all bodies and long answers that are held at once
 LARGE_BODY = 65_536  # bytes of a body that takes more than a millisecond to parse
-_PIECE = 65_536  # bytes of an answer that are handed to the server at once: as many as it buffers
 _CLIENT_LEFT = 499  # status in the log and in the metrics
 _LOGGED = 10_000  # bytes of a path, a query or a body in the log
 _PAUSE = 10.0  # seconds between messages about refused requests
-_TOO_MUCH = "too many large requests at once; try again."
 
 _POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -57,10 +54,9 @@ _access = logging.getLogger("mrfrec.service.access")
 
 @dataclass
 class ProcessLoad:
-    """The requests and bytes that this process holds."""
+    """How much this process has to do."""
 
-    requests: int = 0  # that wait, or whose answers are being made
-    held: int = 0  # bytes of their bodies and long answers
+    requests: int = 0  # whose bodies arrive, that wait, or whose answers are being made
     is_closing: bool = False  # the process was told to stop
 
 
@@ -83,10 +79,6 @@ def info_of(request: Request) -> RequestInfo:
     """Return what the middleware knows about a request."""
     found: RequestInfo = request.scope[INFO]
     return found
-
-
-class _NoRoomError(Exception):
-    """Too many bytes of bodies and long answers are held."""
 
 
 class RequestLog:
@@ -139,9 +131,8 @@ class RequestLog:
                 if b"cache-control" not in names:
                     headers.append((b"cache-control", b"no-store"))
                 headers.append((b"x-request-id", info.request_id.encode()))
-                # An unread body could drip in for ever, and after Upgrade the server's parser reads no more:
-                # the connection ends with the answer.
-                if load.is_closing or not info.is_read or b"upgrade" in info.headers:
+                # An unread body could drip in for ever: the connection ends with the answer.
+                if load.is_closing or not info.is_read:
                     headers.append((b"connection", b"close"))
             try:
                 await send(message)
@@ -173,8 +164,7 @@ class RequestLog:
     def _is_refused(self, info: RequestInfo) -> bool:
         """Return whether a request is refused in a flood; if so, count it, and log it with others."""
         # Where the connection must end with the answer, the request is passed on.
-        ends = self._load.is_closing or b"upgrade" in info.headers
-        if ends or self._settings.origins or info.path in _UNBOUNDED:
+        if self._load.is_closing or self._settings.origins or info.path in _UNBOUNDED:
             return False
         self._metrics.count_request(route_of(info.path), 503, 0.0)
         self._refused += 1
@@ -228,9 +218,10 @@ class _Fields(dict[str, Any]):
 
 
 class RequestLimits:
-    """Bounds the requests at once, the size and time of bodies, and the time to take long answers.
+    """Bounds the requests at once, and the size and time of their bodies.
 
-    Requests that `check_access` refuses take no place in the queue.
+    A request has its place in the queue before its body is read, so that all bodies together have at most
+    `queue` times `max_body` bytes. Requests that `check_access` refuses take no place.
     """
 
     def __init__(
@@ -250,71 +241,30 @@ class RequestLimits:
             await self._app(scope, receive, send)
             return
         info: RequestInfo = scope[INFO]
-        is_bounded = info.path not in _UNBOUNDED
-        held = 0  # bytes
-        places = 0  # in the queue
-
-        def hold(size: int) -> None:
-            """Count bytes that are held until the request ends; small requests have twice the limit."""
-            nonlocal held
-            held += size
-            self._load.held += size
-            rooms = 2 if held <= LARGE_BODY else 1
-            if self._load.held > rooms * _HELD_BODIES * self._settings.max_body:
-                raise _NoRoomError
-
-        def take(count: int) -> None:
-            """Hold `count` places in the queue: 0 or 1."""
-            nonlocal places
-            if count != places:
-                self._load.requests += count - places
-                self._metrics.set_queue(self._load.requests)
-                places = count
-
-        async def send_in_pieces(message: Message) -> None:
-            """Cut a long answer into pieces, each of which the client must take in time."""
-            take(0)  # a client that takes its answer slowly keeps no other one waiting
-            if message["type"] == "http.response.start":
-                for name, value in message.get("headers", ()):
-                    if name == b"content-length" and int(value) > _PIECE:
-                        hold(int(value))
-            body = memoryview(message.get("body", b""))
-            if len(body) <= _PIECE:
-                await send(message)
-                return
-            for start in range(0, len(body), _PIECE):
-                more = start + _PIECE < len(body) or message.get("more_body", False)
-                piece = bytes(body[start : start + _PIECE])
-                try:
-                    async with asyncio.timeout(self._settings.write_seconds):
-                        await send({"type": "http.response.body", "body": piece, "more_body": more})
-                except TimeoutError:  # the server closes the connection, since the answer is not complete
-                    _log.warning("request %s: its client takes no more of the answer", info.request_id)
-                    raise ClientLeftError from None
-
         try:
             self._check_access(scope, info)
-            self._check_room(is_bounded)
-            if not info.is_read:
-                if not is_bounded:  # everybody may ask there, so nothing is held
+            if info.path in _UNBOUNDED:
+                if not info.is_read:  # everybody may ask there, so nothing is read
                     raise ProblemError(413, "a request to this address must have no body.")
-                info.body = await self._read(info, receive, hold)
-                self._check_room(is_bounded)
-            take(int(is_bounded))
-            await self._app(scope, receive, send_in_pieces)
+                await self._app(scope, receive, send)
+                return
+            if self._load.requests >= self._settings.queue:
+                raise busy()
+            self._change_load(1)
+            try:
+                if not info.is_read:
+                    info.body = await self._read(info, receive)
+                await self._app(scope, receive, send)
+            finally:
+                self._change_load(-1)
         except ProblemError as problem:
             await _refuse(problem, scope, receive, send)
-        except _NoRoomError:
-            await _refuse(busy(_TOO_MUCH), scope, receive, send)
-        finally:
-            take(0)
-            self._load.held -= held
 
-    def _check_room(self, is_bounded: bool) -> None:
-        if is_bounded and self._load.requests >= self._settings.queue:
-            raise busy()
+    def _change_load(self, by: int) -> None:
+        self._load.requests += by
+        self._metrics.set_queue(self._load.requests)
 
-    async def _read(self, info: RequestInfo, receive: Receive, hold: Callable[[int], None]) -> bytes:
+    async def _read(self, info: RequestInfo, receive: Receive) -> bytes:
         """Return the body of a request, within the limits of its size and time."""
         most = self._settings.max_body
         seconds = self._settings.body_seconds
@@ -328,9 +278,7 @@ class RequestLimits:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise ClientLeftError
-                    piece = message.get("body", b"")
-                    hold(len(piece))
-                    body += piece
+                    body += message.get("body", b"")
                     if len(body) > most:
                         raise too_large
                     info.is_read = not message.get("more_body", False)
@@ -351,7 +299,7 @@ class RequestLimits:
 async def _refuse(problem: ProblemError, scope: Message, receive: Receive, send: Send) -> None:
     """Send a problem as the answer. The connection can go on if the whole body has arrived."""
     info: RequestInfo = scope[INFO]
-    if not info.is_read and not {b"expect", b"upgrade"} & info.headers.keys():
+    if not info.is_read and b"expect" not in info.headers:
         with suppress(TimeoutError):
             async with asyncio.timeout(0):  # to take what has arrived, and to wait for nothing
                 while not info.is_read and (message := await receive())["type"] == "http.request":

@@ -151,7 +151,7 @@ def _opened(name: str, path: Path) -> Served:
     start = time.perf_counter()
     model = load(path)
     written = path.stat().st_mtime
-    model.threads = 1  # the workers share the cores
+    model.threads = 1  # each process answers with one core
     model.verify()
     model.recommend(history=model.items_[:1], k=1, explain=int(model.explains))
     model.catalogue.search("a", 1)

@@ -27,9 +27,6 @@ class ServiceSettings:
     queue: int = option(64, "Requests that wait or are worked on; others get 503.", least=1)
     seconds: float = option(5.0, "Seconds from the arrival of a request until its answer begins, else 503.")
     body_seconds: float = option(10.0, "Seconds until the body of a request has arrived, else 408.")
-    write_seconds: float = option(
-        10.0, "Seconds until a client has taken the next 64 KB of its answers, else it is cut off."
-    )
     drain: float = option(
         0.3, 'Seconds between "not ready" and the end of connections, when told to stop.', least=0, most=3600
     )

@@ -1,0 +1,67 @@
+"""nginx with the configuration of the repository, as a child process on 127.0.0.1."""
+
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+SHIPPED = Path(__file__).parents[1] / "deploy" / "nginx.conf"
+_MAIN = """daemon off;
+master_process off;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log;
+events {{ worker_connections 4096; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    {shipped}
+}}
+"""
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nobody listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def configuration(folder: Path, port: int, services: Sequence[int], limits: bool = True) -> str:
+    """Return the shipped configuration for these ports, without TLS, and if asked for without limits."""
+    text = SHIPPED.read_text()
+    text = re.sub(r"(?m)^ *ssl_certificate.*\n", "", text).replace("443 ssl", f"127.0.0.1:{port}")
+    servers = "".join(f"server 127.0.0.1:{one} max_fails=1 fail_timeout=2s;\n" for one in services)
+    text = re.sub(r"(?m)(^ *server 127\..*\n)+", servers, text)
+    if not limits:
+        text = re.sub(r"(?m)^ *limit_(req|conn) .*\n", "", text)
+    return _MAIN.format(folder=folder, shipped=text)
+
+
+@contextmanager
+def nginx(folder: Path, services: Sequence[int], limits: bool = True) -> Iterator[str]:
+    """Start nginx in front of services at these ports; gives its URL. `limits` are those for each address."""
+    program = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
+    if program is None:
+        raise SystemExit("first: apt-get install nginx-light")
+    port, file = free_port(), folder / "nginx.conf"
+    file.write_text(configuration(folder, port, services, limits))
+    with subprocess.Popen([program, "-p", folder, "-c", file], stderr=subprocess.DEVNULL) as process:
+        try:
+            for _ in range(200):
+                if process.poll() is not None:
+                    raise SystemExit(f"nginx ends: {(folder / 'error.log').read_text()}")
+                with socket.socket() as asking:
+                    if asking.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.05)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
