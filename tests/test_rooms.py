@@ -52,7 +52,7 @@ HOME_OF = {
 ALLOWED = {"numpy", "scipy", "polars", "mrfrec", *HOME_OF}
 # Data flows along this list; a package imports only itself and what stands before it.
 PACKAGES = [
-    "errors", "checks", "shown", "core", "options", "bars", "engines", "data", "io", "figures", "fitted",
+    "errors", "checks", "shown", "core", "bars", "engines", "data", "io", "figures", "fitted",
     "answers", "models", "evaluation", "datasets", "nightly", "service", "cli",
 ]  # fmt: skip
 

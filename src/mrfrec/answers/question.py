@@ -6,10 +6,9 @@ from datetime import date
 from typing import Any
 
 from mrfrec.answers.where import Where, check_where
-from mrfrec.checks import check_count, check_flag, check_number, shortened, warn
+from mrfrec.checks import check_count, check_flag, check_number, option, shortened, warn
 from mrfrec.data.reading_options import Moment, moment
 from mrfrec.errors import ParameterError
-from mrfrec.options import option
 
 ItemFilter = Iterable[int | str] | Mapping[Any, Iterable[int | str]] | None
 """Ids of items, or ids by user; None for no filter."""

@@ -22,8 +22,7 @@ from safetensors import SafetensorError, safe_open
 
 from mrfrec.checks import shortened
 from mrfrec.errors import ModelFileError
-from mrfrec.io.atomic import file_path, writing
-from mrfrec.io.exclusive import REPLACES_OPEN_FILES
+from mrfrec.io.atomic import REPLACES_OPEN_FILES, file_path, writing
 
 FORMAT = "mrfrec"
 FORMAT_VERSION = 2

@@ -1,4 +1,4 @@
-"""Write files atomically: they appear whole or not at all."""
+"""Write files atomically: they appear whole or not at all; and lock open files."""
 
 import os
 import secrets
@@ -11,7 +11,15 @@ from pathlib import Path
 
 from mrfrec.errors import ParameterError
 from mrfrec.io.databases import refuse_url
-from mrfrec.io.exclusive import REPLACES_OPEN_FILES, lock_file
+
+try:
+    import fcntl
+
+    REPLACES_OPEN_FILES = True
+except ImportError:  # Windows, which neither replaces nor removes a file while somebody has it open
+    import msvcrt
+
+    REPLACES_OPEN_FILES = False
 
 
 @contextmanager
@@ -188,3 +196,18 @@ def _flush(path: Path, mode: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def lock_file(descriptor: int) -> None:
+    """Lock an open file until this process ends.
+
+    Raise `BlockingIOError` if another process has locked it, and `OSError` if it cannot be locked.
+    """
+    if REPLACES_OPEN_FILES:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    try:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+    except PermissionError as error:
+        raise BlockingIOError(error.errno, error.strerror) from error

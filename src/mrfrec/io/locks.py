@@ -13,8 +13,7 @@ from pathlib import Path
 
 from mrfrec.checks import check_nonnegative
 from mrfrec.errors import BusyError, ModelFileError
-from mrfrec.io.atomic import written_file
-from mrfrec.io.exclusive import lock_file
+from mrfrec.io.atomic import lock_file, written_file
 
 WAIT = 600.0  # seconds that a command waits for another one
 _PAUSE = 0.05  # seconds between two attempts

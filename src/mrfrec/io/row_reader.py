@@ -5,7 +5,7 @@ For each row, only two small integers, a value and a time are kept, in the order
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,6 @@ from mrfrec.data.provenance import Sums
 from mrfrec.data.reading_options import ReadingOptions
 from mrfrec.data.times import Times, from_numbers, tell, warn_of_future
 from mrfrec.errors import DataError, EmptyTableError
-from mrfrec.io import event_weights
 from mrfrec.io.batches import (
     BLANK,
     FAULT,
@@ -35,6 +34,7 @@ from mrfrec.io.batches import (
     Types,
     reading,
 )
+from mrfrec.io.columns import name_list
 from mrfrec.io.id_numbering import IdNumbering, warn_of_floats
 from mrfrec.io.typed_columns import MIXED_TIMES, advice_on, typed_columns
 
@@ -81,12 +81,10 @@ class RowReader:
                 batch = batch.filter(batch["value"].to_numpy() >= np.float32(self.options.min_value))
             if "time" in roles:
                 batch = batch.with_columns(time=self._times(batch["time"], table))
-                batch = batch.filter(event_weights.are_within(batch["time"].to_numpy(), self.options))
+                batch = batch.filter(_are_within(batch["time"].to_numpy(), self.options))
             if "event" in roles:
                 where = f"{table.name}, column {roles['event']!r}"
-                weights = event_weights.weights_of_kinds(
-                    batch["event"], self.options.event_weights or {}, where
-                )
+                weights = _weights_of_kinds(batch["event"], self.options.event_weights or {}, where)
                 batch = batch.with_columns(weight=weights).filter(pl.col("weight") != 0)
             if len(batch):
                 rows: dict[str, npt.NDArray[Any]] = {
@@ -115,7 +113,7 @@ class RowReader:
         if self.options.window is not None:
             times = rows["time"]
             self._latest = max(self._latest, int(times.max()))
-            recent = event_weights.are_recent(times, self.options, self._latest)
+            recent = _are_recent(times, self.options, self._latest)
             rows = rows if recent.all() else {role: column[recent] for role, column in rows.items()}
         self._rows.append(rows)
 
@@ -211,7 +209,7 @@ class RowReader:
             if self.options.now is None:
                 latest = np.datetime64(self._latest, "us")
                 _log.info("now is %s, the latest time that was read", str(latest)[:19])
-            rows.keep(lambda some: event_weights.are_recent(rows["time"][some], self.options, self._latest))
+            rows.keep(lambda some: _are_recent(rows["time"][some], self.options, self._latest))
         if "value" not in rows:
             rows.fill("value", np.bool_ if self.is_binary else np.float32)
         if "time" in rows:
@@ -342,3 +340,41 @@ def _product(
     if vanished.any() or not np.isfinite(product).all():
         raise DataError(f"{where}: values times their weights are beyond single precision. Scale them.")
     return product
+
+
+# ── weights of events, and times: microseconds since 1970 ─────────────────────────────────────────
+
+_OTHER = "other"  # the name under which a weight counts for all kinds that are not named
+
+
+def _weights_of_kinds(column: pl.Series, kinds: Mapping[str, float], where: str) -> pl.Series:
+    """Return the weight of each row by its kind; refuse kinds without a weight."""
+    unknown = sorted(kind for kind in column.unique().to_list() if kind not in kinds)
+    if unknown and _OTHER not in kinds:
+        raise DataError(
+            f"{where}: event_weights has no weight for {name_list(unknown)}. Add it; {_OTHER}=0 leaves out "
+            "all kinds that are not named."
+        )
+    weights = list(kinds.values())
+    return column.replace_strict(list(kinds), weights, default=kinds.get(_OTHER), return_dtype=pl.Float64)
+
+
+def _are_within(times: Times, options: ReadingOptions) -> npt.NDArray[np.bool_]:
+    """Return which times are from `since` on and before `until`."""
+    since = options.microseconds("since")
+    until = options.microseconds("until")
+    keep = np.ones(len(times), np.bool_)
+    if since is not None:
+        keep &= times >= since
+    if until is not None:
+        keep &= times < until
+    return keep
+
+
+def _are_recent(times: Times, options: ReadingOptions, latest: int) -> npt.NDArray[np.bool_]:
+    """Return which times the window keeps; `latest` is the latest time that `since` and `until` keep."""
+    window = options.microseconds("window")
+    if window is None:
+        return np.ones(len(times), np.bool_)
+    now = options.microseconds("now")
+    return times > (latest if now is None else now) - window

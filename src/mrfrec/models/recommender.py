@@ -23,8 +23,7 @@ from mrfrec.answers.columns import (
     reason_columns,
     search_columns,
 )
-from mrfrec.answers.histories import history_columns
-from mrfrec.answers.people import people_of, timed_rows, validation_rows
+from mrfrec.answers.people import history_columns, people_of, timed_rows, validation_rows
 from mrfrec.answers.publishing import Form, WriteOptions
 from mrfrec.answers.question import Boost, ItemFilter, Question, Quotas, options_of
 from mrfrec.answers.where import Where

@@ -14,7 +14,7 @@ from pydantic_core import ValidationError, to_json
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mrfrec.answers.histories import length_of_history
+from mrfrec.answers.people import length_of_history
 from mrfrec.answers.question import Boost, Question, check_at, check_boost
 from mrfrec.errors import MrfrecError
 from mrfrec.service import answers, schemas

@@ -5,9 +5,8 @@ from dataclasses import Field, dataclass, fields
 from os import PathLike
 from typing import Any
 
-from mrfrec.checks import check_count, check_flag, check_number
+from mrfrec.checks import check_count, check_flag, check_number, option
 from mrfrec.errors import ParameterError
-from mrfrec.options import option
 
 
 @dataclass(frozen=True, kw_only=True)
