@@ -3,6 +3,8 @@
 import datetime as dt
 import json
 import logging
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -306,3 +308,31 @@ def test_a_forged_column_is_refused(column: int, part: str, change: Any, tmp_pat
         write_file(tmp_path / "c.mrf", arrays, json.loads(json.dumps({**facts, "table": table})))
         with pytest.raises(ModelFileError):
             mrfrec.load(tmp_path / "c.mrf")
+
+
+AFTER_A_FORK = """
+import os, signal, sys
+import mrfrec
+
+model = mrfrec.load("a.mrf")
+child = os.fork()
+if child == 0:
+    signal.alarm(30)  # instead of hanging for ever
+    try:
+        if sys.argv[1] == "load":
+            mrfrec.load("a.mrf")
+        model.recommend(history=["a"], k=1, where={"stock": 1})
+    except mrfrec.DataError as error:
+        os._exit(3 if "spawn" in str(error) else 4)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["load", "filter"])
+def test_a_table_in_a_fork_of_a_process_that_has_opened_one_is_refused(tmp_path: Path, what: str) -> None:
+    Popularity().fit(EVENTS, items=TABLE).save(tmp_path / "a.mrf")
+    command = [sys.executable, "-W", "ignore", "-c", AFTER_A_FORK, what]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == "3\n"

@@ -28,7 +28,7 @@ Mask = npt.NDArray[np.bool_]
 Where = str | Mapping[Any, Any] | None
 """An expression in SQL, or a mapping from columns to conditions; or these by user; None for no condition."""
 
-WORDS = ("any", "all", "none", "least", "most", "above", "below", "missing")
+_WORDS = ("any", "all", "none", "least", "most", "above", "below", "missing")
 """The words of a condition."""
 
 _LISTS = ("any", "all", "none")  # words that take several values
@@ -94,8 +94,8 @@ def _words(name: str, condition: Any) -> dict[str, Any]:
         condition = {"any": condition}
     words = {}
     for word, value in condition.items():
-        if word not in WORDS:
-            raise ParameterError(name, f"a condition with the words {', '.join(WORDS)}", word)
+        if word not in _WORDS:
+            raise ParameterError(name, f"a condition with the words {', '.join(_WORDS)}", word)
         if word in _LISTS:
             several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
             words[word] = [_value(name, x) for x in (as_list(value, "value", name) if several else [value])]

@@ -49,11 +49,6 @@ class Groups(NamedTuple):
             codes = np.searchsorted(values.to_numpy(), parts.to_numpy())
         return cls(ptr, codes.astype(np.int32, copy=False), values)
 
-    @property
-    def counts(self) -> npt.NDArray[np.int64]:
-        """The number of items in each group."""
-        return np.bincount(self.codes, minlength=len(self.values))
-
 
 @dataclass(frozen=True, eq=False)
 class ItemTable:

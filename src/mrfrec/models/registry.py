@@ -11,7 +11,7 @@ from importlib import import_module
 from os import PathLike
 from typing import Any, TypeVar
 
-from mrfrec.checks import check_frames
+from mrfrec.checks import check_frames, check_threads
 from mrfrec.errors import ModelFileError, ParameterError
 from mrfrec.io.artifact import open_file
 from mrfrec.models.recommender import Recommender, restored
@@ -142,6 +142,8 @@ def load(path: str | PathLike[str], *, frames: str | None = None) -> Recommender
     """
     check_frames(frames)
     facts, arrays = open_file(path)
+    if "table" in facts:
+        check_threads("opening a model with a table of items")
     try:
         kind = facts["model"]
         if kind not in MODELS and kind not in _registered:
