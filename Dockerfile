@@ -12,7 +12,7 @@ RUN python -m venv /opt/mrfrec \
     && /opt/mrfrec/bin/pip install --no-cache-dir $nodeps ".[serve,sql]" \
     && /opt/mrfrec/bin/pip check
 # Machine code is for the processor of the machine that builds. For another one, set NUMBA_CPU_NAME=generic here and below.
-RUN /opt/mrfrec/bin/mrfrec compile
+RUN /opt/mrfrec/bin/mrfrec doctor --compile float32
 
 
 FROM python:3.13-slim

@@ -74,7 +74,7 @@ types: install
 
 # Kernels are compiled once, for all processes that the tests run in.
 kernels: $(VENV)/tools
-	$(BIN)/mrfrec compile --dtype both
+	$(BIN)/mrfrec doctor --compile both
 
 unit: install kernels
 	$(PYTEST) -m "not slow"

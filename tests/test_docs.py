@@ -350,7 +350,7 @@ def test_messages_that_pages_quote_are_those_of_the_package() -> None:
         ("```sh\nmrfrec fit events.csv\n```\n", "output"),  # in a block it must be whole
         ("```sh\ncurl URL | mrfrec fit - \\\n    -o m.mrf --no && ls  # mrfrec\n```\n", "option: --no"),
         ("```sh\n5 3 * * *  cd /srv && chronic mrfrec nightly x --no\n```\n", "option: --no"),
-        ("```sh\nsudo -u mrfrec env A=/var/mrfrec /opt/mrfrec/bin/mrfrec compile --no\n```\n", "--no"),
+        ("```sh\nsudo -u mrfrec env A=/var/mrfrec /opt/mrfrec/bin/mrfrec doctor --no\n```\n", "--no"),
         ('```python\ncommand = "mrfrec nightly x --no {{ ds }}"\n```\n', "option: --no"),
         ("```text\nUsage: mrfrec fit [OPTIONS]\n\nOptions:\n  --r X  Of --no.\n```\n", "--no"),
         ("make tests", "no target tests"),

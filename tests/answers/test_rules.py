@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 import scipy.sparse as sp
-from tests.asking import rows_and_unknown, rows_for
 
+from asking import rows_and_unknown, rows_for
 from mrfrec import MRF, DataError, Interactions, MrfrecWarning, ParameterError, load
 from mrfrec.answers.question import Question
 from mrfrec.core.rows import DenseRows, Rows

@@ -13,9 +13,9 @@ import pandas as pd
 import polars as pl
 import pytest
 import scipy.sparse as sp
-from tests.asking import rows_for
 
 import mrfrec
+from asking import rows_for
 from mrfrec import MRF, DataError, Interactions, MrfrecWarning, ParameterError
 from mrfrec.answers.where import check_where, mask_of
 from mrfrec.cli.app import run as run_command
@@ -349,7 +349,7 @@ def test_the_shell_and_the_service_filter_alike(tmp_path: Path, capsys: pytest.C
     )
     assert {*pl.read_csv(tmp_path / "all.csv")["item"]} <= kept
     table_of(rows).with_columns(price=pl.lit(1000.0)).drop("tags").write_csv(tmp_path / "new.csv")
-    command("items", path, tmp_path / "new.csv")
+    command("update", path, "--items", tmp_path / "new.csv")
     changed = mrfrec.load(path)
     assert changed.fitted_.has_histories
     assert changed.notes_ == {"by": "test"}

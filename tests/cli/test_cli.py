@@ -25,10 +25,10 @@ import numpy as np
 import polars as pl
 import pytest
 import typer
-from tests.asking import rows_for
 
 import mrfrec
 import mrfrec.cli
+from asking import rows_for
 from mrfrec.answers.question import Question
 from mrfrec.cli import inspecting
 from mrfrec.cli.app import application
@@ -713,7 +713,14 @@ serve shop.mrf --host 0.0.0.0 => ^keys must be given where others can reach the 
 serve shop.mrf --port 0 --keys none.txt => none\.txt cannot be read as a file
 serve shop.mrf shop.mrf => MODEL must be models with different names
 serve shop.mrf --split shop=x => split must be shares above 0
-key a:b => name must be up to 64 letters
+serve => name a model file to serve
+serve --new-key a:b => name must be up to 64 letters
+serve shop.mrf --new-key web => MODEL must be left out with --new-key; got 'shop\.mrf'
+serve shop.mrf --role read => --role must be left out without --new-key
+update shop.mrf => nothing to update: give DATA, --item-features or --items
+update shop.mrf --items events.csv --again => again must be left out with an update without DATA
+update shop.mrf --items events.csv --threads 1 => threads must be left out with an update without DATA
+evaluate events.csv --write-split parts --model EASE => model must be left out with --write-split
 recommend shop.mrf --all => 60 users are too many for a table: give -o FILE\.csv
 """  # command => pattern of the message
 

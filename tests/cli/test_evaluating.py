@@ -277,9 +277,9 @@ def test_results_go_to_files_by_their_names(run: Any, folder: Path) -> None:
 
 
 def test_lists_of_others_trained_on_the_written_split_are_compared(run: Any, folder: Path) -> None:
-    """A most-popular list, made from what `mrfrec split` writes, by two roads."""
+    """A most-popular list, made from what --write-split writes, by two roads."""
     typed = "events.csv --heldout 30"
-    run(f"split {typed} -o parts")
+    run(f"evaluate {typed} --write-split parts")
     train, shown = (pl.read_parquet(folder / "parts" / f"{name}.parquet") for name in ("train", "shown"))
     shown = shown.select("user", "item")
     best = train.group_by("item").len("users").sort("users", "item", descending=[True, False])

@@ -550,13 +550,13 @@ def test_the_command_line_fits_evaluates_and_adds_items(
     mrfrec_command("fit", shop / "events.csv", "-o", "a.mrf", *table, "--measure", "no", "--histories")
     model = load_mrf(tmp_path / "a.mrf")
     assert len(model.items_) == 120
-    mrfrec_command("add-items", "a.mrf", shop / "new.csv", "-o", "b.mrf")
+    mrfrec_command("update", "a.mrf", "--item-features", shop / "new.csv", "-o", "b.mrf")
     grown = load_mrf(tmp_path / "b.mrf")
     assert list(grown.items_)[-2:] == ["q1", "q2"]
     written = (tmp_path / "b.mrf").stat()
     for more in ((), ("-o", "same.mrf")):
         with pytest.warns(MrfrecWarning, match="2 of 2 items are known"):
-            run_command(["add-items", "b.mrf", str(shop / "new.csv"), *more], Event())
+            run_command(["update", "b.mrf", "--item-features", str(shop / "new.csv"), *more], Event())
         assert "added 0 items" in capsys.readouterr().err
     assert (tmp_path / "b.mrf").stat() == written  # not written again
     assert load_mrf(tmp_path / "same.mrf").items_ == grown.items_

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import polars as pl
 import pytest
 import scipy.sparse as sp
-from tests.asking import rows_for
 
 import mrfrec
+from asking import rows_for
 from mrfrec import MRF, Interactions, ParameterError, read_interactions
 from mrfrec.core.ages import Recency
 from mrfrec.models import EASE

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from tests.asking import rows_for
 
 import mrfrec
+from asking import rows_for
 from mrfrec import (
     MRF,
     BusyError,

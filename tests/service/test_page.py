@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.asking import rows_for
 
 import mrfrec
+from asking import rows_for
 from checked_pages import Checked, get
 from mrfrec import MRF, models
 from mrfrec.checks import shortened

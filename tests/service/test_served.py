@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.asking import rows_for
 
+from asking import rows_for
 from mrfrec import MRF, ModelFileError, ParameterError
 from mrfrec.service.problems import ProblemError
 from mrfrec.service.served import ServedModels

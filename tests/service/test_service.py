@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import polars as pl
 import pytest
-from tests.asking import rows_for
 
 import mrfrec
+from asking import rows_for
 from mrfrec import MRF, DataError
 from mrfrec.data.ids import Ids
 from mrfrec.service import answers

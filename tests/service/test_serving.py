@@ -133,8 +133,8 @@ def test_a_port_in_use_is_an_error(shop: Path) -> None:
             serve(shop, port=port)
 
 
-def test_key_prints_the_line_for_the_file_and_the_key_beside_it(shop: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mrfrec", "key", "web", "--role", "manage"]
+def test_a_new_key_prints_the_line_for_the_file_and_the_key_beside_it(shop: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mrfrec", "serve", "--new-key", "web", "--role", "manage"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     secret = done.stderr.split()[-1]
     assert secret not in done.stdout

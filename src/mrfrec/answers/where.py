@@ -129,7 +129,7 @@ def mask_of(where: Where, catalogue: Catalogue) -> Mask | None:
         return None
     table = catalogue.table
     if table is None:
-        advice = "Give it items=… in fit or set_items (mrfrec items)."
+        advice = "Give it items=… in fit or set_items (mrfrec update --items)."
         rule = "left out: the model has no table of items"
         asked = where if isinstance(where, str) else ", ".join(map(str, where))  # the columns
         raise ParameterError("where", rule, shortened(asked, 80), advice)

@@ -27,15 +27,12 @@ COMMANDS = {
     "demo": ("demo", "Fit, compare, recommend and explain on built-in data."),
     "fit": ("fitting", "Fit a model to a table of users and items."),
     "update": ("fitting", "Add new events to a model, and fit it again."),
-    "add-items": ("fitting", "Add new items to a model by their features, without a new fit."),
-    "items": ("fitting", "Replace the table of items of a model, without a fit."),
     "forget": ("fitting", "Remove users from a model, and fit it again without them."),
     "nightly": ("serving", "Read, fit, evaluate, and publish a model if it is good enough."),
     "recommend": ("recommending", "Recommend items for a history, or for training users."),
     "similar": ("recommending", "List the items with the largest weights for an item."),
     "explain": ("recommending", "Show how the items of a history add up to a score."),
     "serve": ("serving", "Serve models over HTTP: an API and a page."),
-    "key": ("serving", "Make a new API key for mrfrec serve --keys."),
     "info": ("inspecting", "Describe a model file."),
     "evaluate": ("evaluating", "Evaluate how well a model predicts held-out items."),
     "compare": ("evaluating", "Evaluate several models on the same users, and compare them."),
@@ -43,8 +40,6 @@ COMMANDS = {
         "evaluating",
         "Find good parameters on validation users, or by time on a cut before the one of mrfrec evaluate.",
     ),
-    "split": ("evaluating", "Write the split of mrfrec evaluate to files, for another library to train on."),
-    "compile": ("inspecting", "Compile the kernels ahead of the first fit."),
     "doctor": ("inspecting", "Check the machine and the installation."),
 }
 
@@ -72,7 +67,7 @@ def application(called: Container[str] = COMMANDS) -> typer.Typer:
     app.callback(invoke_without_command=True)(takes_options(_about))
     for name, (module, sentence) in COMMANDS.items():
         if name in called:
-            command = getattr(import_module(f"mrfrec.cli.{module}"), name.replace("-", "_"))
+            command = getattr(import_module(f"mrfrec.cli.{module}"), name)
             app.command(name)(takes_options(command))
         else:
             app.command(name, help=sentence)(lambda: None)

@@ -12,9 +12,9 @@ from mrfrec.cli.data import Data, prepared_split, refuse, show, write_per_user
 from mrfrec.cli.models import make_models, only_model, parse_model, parse_vary
 from mrfrec.cli.options import Evaluating
 from mrfrec.errors import ParameterError
-from mrfrec.evaluation import protocol, report, tuning
+from mrfrec.evaluation import others, protocol, report, tuning
 from mrfrec.evaluation.grids import axes_of
-from mrfrec.evaluation.others import evaluate_lists, write_split
+from mrfrec.evaluation.others import evaluate_lists
 from mrfrec.evaluation.protocol import Evaluation
 from mrfrec.evaluation.questions import Split
 from mrfrec.evaluation.report import by_column
@@ -33,6 +33,9 @@ def evaluate(
         float | None,
         "Make this share of the items new, which nobody is known to have; rank these alone, and all items.",
     ] = None,
+    write_split: Annotated[
+        Path | None, "FOLDER", "Write the split to files, for another library to train on; evaluate nothing."
+    ] = None,
 ) -> None:
     """Evaluate how well a model predicts held-out items.
 
@@ -41,8 +44,13 @@ def evaluate(
     reported apart. Other splits first leave out users with fewer than 5 items, unlike mrfrec fit;
     --min-items changes that. Reports the mean over test users and its standard error. Test users without
     held-out items are left out and counted. What other systems have recommended is compared with the model
-    user by user; mrfrec split writes the data to train them on. With rules, such as --at-most or --variety,
-    the model is asked without them and with them, to show what they cost.
+    user by user. With rules, such as --at-most or --variety, the model is asked without them and with them,
+    to show what they cost.
+
+    --write-split writes train.parquet, with the pairs to train on; shown.parquet, what the test users show;
+    test.parquet, what is to be guessed; and validation-shown.parquet and validation.parquet where there are
+    validation users. Compare what another library recommends to the users of shown.parquet by the same data
+    and options, and --recommendations.
 
     \b
     Examples:
@@ -55,7 +63,16 @@ def evaluate(
       mrfrec evaluate events.csv --items products.csv --at-most brand=2 --variety 0.3 --by brand
       mrfrec evaluate events.csv --recommendations 'als: lists.parquet' --metrics ndcg@10
       mrfrec evaluate events.csv --item-features products.csv --cold-items 0.1
+      mrfrec evaluate ratings.csv --min-value 4 --heldout 1000 --write-split folder
     """
+    if write_split is not None:
+        typed: dict[str, Any] = {"model": model, "recommendations": recommendations, "per_user": per_user}
+        typed |= {"cold_items": cold_items, "output": options.output, **options.rules}
+        refuse({name: x for name, x in typed.items() if x}, "--write-split")
+        with prepared_split(data, options) as (made, _, _):
+            for path in others.write_split(made, write_split):
+                note(written(path))
+        return
     if cold_items is not None:
         check_number("--cold-items", cold_items, "above 0 and below 1", lambda x: 0 < x < 1)
         if data.features.item_features is None:
@@ -112,27 +129,6 @@ def _evaluate_lists(
 ) -> list[Evaluation]:
     settings: dict[str, Any] = {"metrics": metrics, "drop_seen": drop_seen}
     return [evaluate_lists(file, split, name=name, **settings) for name, file in lists.items()]
-
-
-def split(
-    data: Data,
-    output: Annotated[Path, "FOLDER", "The folder for the files."],
-) -> None:
-    """Write the split of mrfrec evaluate to files, for another library to train on.
-
-    train.parquet has the pairs to train on, shown.parquet what the test users show, and test.parquet what is
-    to be guessed; validation-shown.parquet and validation.parquet those of validation users, where there are
-    any. To compare what the library then recommends to the users of shown.parquet: mrfrec evaluate with the
-    same data and options, and --recommendations.
-
-    \b
-    Examples:
-      mrfrec split events.csv -o folder
-      mrfrec split ratings.csv --min-value 4 --heldout 1000 -o folder
-    """
-    with prepared_split(data, Evaluating()) as (made, _, _):
-        for path in write_split(made, output):
-            note(written(path))
 
 
 def compare(

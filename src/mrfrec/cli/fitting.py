@@ -1,4 +1,4 @@
-"""The commands fit, update, forget, add-items and items. Their texts become docs/reference/cli.md."""
+"""The commands fit, update and forget. Their texts become docs/reference/cli.md."""
 
 import time
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from typer import Argument
 from mrfrec import datasets
 from mrfrec.checks import counted
 from mrfrec.cli import note, written
-from mrfrec.cli.data import data_set_named
+from mrfrec.cli.data import data_set_named, refuse
 from mrfrec.cli.models import check_machine, make_models, only_model, parse_model, with_options
 from mrfrec.cli.names import find_users
 from mrfrec.cli.options import (
@@ -105,8 +105,16 @@ def fit(
 
 
 def update(
-    model: Growing,
-    data: Annotated[list[str], Argument(help="Files of new events, as for mrfrec fit.", metavar="DATA")],
+    model: Annotated[
+        Path,
+        Argument(
+            metavar="MODEL", help="A model file written by mrfrec fit, but for --items with --histories."
+        ),
+    ],
+    data: Annotated[
+        list[str] | None, Argument(help="Files of new events, as for mrfrec fit.", metavar="DATA")
+    ] = None,
+    *,
     reading: TableForm,
     features: Features,
     machine: Machine,
@@ -125,12 +133,30 @@ def update(
     until); users and items may be new. A batch that was added before is refused. The model file is replaced
     when the new one is whole, and locked meanwhile: another command that rewrites it waits.
 
+    Without DATA nothing is fitted. --item-features then adds the new items of its table: each gets the
+    weights that a fit with it would give it, and nothing else changes. Items that the model knows are left as
+    they are, with a note; if all are known, MODEL is not written again. MODEL was fitted with
+    --item-features.
+
+    Without DATA, --items replaces the table of items, whose columns --where of mrfrec recommend goes by:
+    stock and prices change by the hour, and a service reloads the file. --query is then for this table. Its
+    columns keep their types; in a text file the values tell them. Items that the model does not know are
+    passed over. Items without a title take the one in the table; nothing else changes.
+
     \b
     Examples:
       mrfrec update shop.mrf today.csv
       mrfrec update shop.mrf 'logs/2026-11-16-*.parquet' --batch 2026-11-16 -o new.mrf
+      mrfrec update shop.mrf --item-features arrivals.csv
+      mrfrec update shop.mrf --items products.csv
+      mrfrec update shop.mrf --items postgresql://db/shop --query 'select sku, price, stock from products'
     """
-    check_output(output or model, *data, reading.get("items"), features.item_features)
+    check_output(output or model, *(data or ()), reading.get("items"), features.item_features)
+    if not data:
+        flags = {"batch": batch, "again": again, "measure_again": measure_again}
+        typed = {**reading, **machine, **{name: x for name, x in flags.items() if x}}
+        _update_items(model, output, features, machine, wait, typed)
+        return
     with _rewriting(model, output, "update", machine, wait) as opened, progress_bar() as progress:
         events = read_more(opened.fitted_, data, progress=progress, **reading)
         note_skipped(events.skipped)
@@ -139,6 +165,40 @@ def update(
             item_features=features.read(),
         )  # fmt: skip
         note(f"added {opened.batches_[-1]}: now {opened.fitted_.size}")
+
+
+def _update_items(
+    model: Path,
+    output: Path | None,
+    features: Features,
+    machine: dict[str, Any],
+    wait: float,
+    typed: dict[str, Any],
+) -> None:
+    """Add items by their features, or replace the table of items, without a fit; `typed` are all options."""
+    used = {"item"}
+    table, new = typed.get("items"), features.item_features
+    if table is not None:
+        used |= {"items", "query"}
+    if new is not None:
+        used |= {*machine, "features_query"}
+    of_features = {name: getattr(features, name) for name in ("feature_columns", "features_query")}
+    typed = {**typed, **{name: x for name, x in of_features.items() if x is not None}}
+    refuse({name: x for name, x in typed.items() if name not in used}, "an update without DATA")
+    if table is None and new is None:
+        raise DataError("nothing to update: give DATA, --item-features or --items.")
+    item = typed.get("item")
+    with _rewriting(model, output, None if new is None else "add_items", machine, wait) as opened:
+        if new is not None:
+            if not isinstance(opened, MRF):
+                raise DataError(f"{model} is a {type(opened).__name__}: only an MRF knows features of items.")
+            count = opened.add_items(new, item=item, query=features.features_query)
+            note(f"added {counted(count, 'item')}: now {opened.fitted_.size}")
+        if table is not None:
+            kept = opened.set_items(read_item_table(table, item, query=typed.get("query"))).catalogue.table
+            assert kept is not None
+            columns = ", ".join(f"{name} ({kind})" for name, kind in kept.kinds.items())
+            note(f"{kept.described:,} of {counted(len(kept), 'item')} have values; columns: {columns}")
 
 
 def forget(
@@ -174,63 +234,6 @@ def forget(
         with progress_bar() as progress:
             opened.forget(erased, progress=progress)
         note(f"forgot {counted(len(known) - opened.fitted_.size.users, 'user')}")
-
-
-def add_items(
-    model: Growing,
-    table: Annotated[str, Argument(help="A table of new items, with the columns of --item-features.")],
-    machine: Machine,
-    output: Updated = None,
-    features_query: Annotated[str | None, "SQL", "Query for the table, if TABLE names a database."] = None,
-    wait: Wait = WAIT,
-) -> None:
-    """Add new items to a model by their features, without a new fit.
-
-    Each new item gets the weights that a fit with it would give it; nothing else changes. Items that the
-    model knows are left as they are, with a note; if all are known, MODEL is not written again. MODEL was
-    fitted with --item-features and --histories. The model file is locked meanwhile, as by mrfrec update.
-
-    \b
-    Examples:
-      mrfrec add-items shop.mrf new.csv
-      mrfrec add-items shop.mrf new.parquet -o shop-today.mrf
-    """
-    check_output(output or model, table)
-    with _rewriting(model, output, "add_items", machine, wait) as opened:
-        if not isinstance(opened, MRF):
-            raise DataError(f"{model} is a {type(opened).__name__}: only an MRF knows features of items.")
-        count = opened.add_items(table, query=features_query)
-        note(f"added {counted(count, 'item')}: now {opened.fitted_.size}")
-
-
-def items(
-    model: Annotated[Path, Argument(metavar="MODEL", help="A model file written by mrfrec fit.")],
-    table: Annotated[
-        str, Argument(metavar="TABLE", help="A table of items: a file, or a database with --query.")
-    ],
-    item_column: Annotated[str | None, "NAME", "Column of the items, if its name does not tell."] = None,
-    query: Annotated[str | None, "SQL", "Query for the table, if TABLE names a database."] = None,
-    output: Updated = None,
-    wait: Wait = WAIT,
-) -> None:
-    """Replace the table of items of a model, without a fit.
-
-    Its columns are what --where of mrfrec recommend goes by. Stock and prices change by the hour, and a
-    service reloads the file. The columns keep their types; in a text file the values tell them. Items that
-    the model does not know are passed over. Nothing else changes, but that items without a title get that of
-    the table. The model file is locked meanwhile, as by mrfrec update.
-
-    \b
-    Examples:
-      mrfrec items shop.mrf products.csv
-      mrfrec items shop.mrf postgresql://db/shop --query 'select sku, price, stock from products'
-    """
-    check_output(output or model, table)
-    with _rewriting(model, output, None, {}, wait) as opened:
-        kept = opened.set_items(read_item_table(table, item_column, query=query)).catalogue.table
-        assert kept is not None
-        columns = ", ".join(f"{name} ({kind})" for name, kind in kept.kinds.items())
-        note(f"{kept.described:,} of {counted(len(kept), 'item')} have values; columns: {columns}")
 
 
 @contextmanager

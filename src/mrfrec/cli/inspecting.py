@@ -1,4 +1,4 @@
-"""The commands info, compile and doctor. Their texts become docs/reference/cli.md."""
+"""The commands info and doctor. Their texts become docs/reference/cli.md."""
 
 import logging
 import platform
@@ -61,39 +61,34 @@ def info(
     show_facts(facts, str(model), form)
 
 
-def compile(  # noqa: A001
-    dtype: Annotated[
-        Literal["float32", "float64", "both"], "Precision of the fits to compile for."
-    ] = "float32",
+def doctor(
+    compile: Annotated[  # noqa: A002
+        Literal["float32", "float64", "both"] | None,
+        "Only compile the kernels, for fits in this precision, and print the folder that keeps them.",
+    ] = None,
 ) -> None:
-    """Compile the kernels ahead of the first fit.
-
-    Saves a container the seconds of compiling. The machine code is stored in lib/mrfrec of the Python
-    environment if that is writable, otherwise in ~/.cache/mrfrec; fits find it there, also on a read-only
-    file system. The code is specific to this processor model; another one compiles again.
-
-    \b
-    Examples:
-      mrfrec compile
-      mrfrec compile --dtype both
-    """
-    from mrfrec.models.compiling import compile_ahead
-
-    logging.getLogger("mrfrec").setLevel(logging.WARNING)
-    typer.echo(str(compile_ahead(dtypes=("float32", "float64") if dtype == "both" else (dtype,))))
-
-
-def doctor() -> None:
     """Check the machine and the installation.
 
     Shows versions, cores, memory, BLAS and the cache of compiled code, and compares two small fits with plain
     numpy. Include the output in bug reports.
 
+    --compile saves a container the seconds of compiling before its first fit. The machine code is stored in
+    lib/mrfrec of the Python environment if that is writable, otherwise in ~/.cache/mrfrec; fits find it
+    there, also on a read-only file system. The code is specific to this processor model; another one
+    compiles again.
+
     \b
     Examples:
       mrfrec doctor
+      mrfrec doctor --compile float32
+      mrfrec doctor --compile both
     """
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
+    if compile is not None:
+        from mrfrec.models.compiling import compile_ahead
+
+        typer.echo(str(compile_ahead(dtypes=("float32", "float64") if compile == "both" else (compile,))))
+        return
     findings = list(examine())
     print_table([(name, value, advice or "ok") for name, value, advice in findings], ["", "", ""])
     if any(advice for *_, advice in findings):
@@ -152,7 +147,7 @@ def _machine_code() -> Finding:
 
     used = [folder for folder in cache_folders() if any(folder.glob("*.nbi"))]
     used = used or list(filter(can_write, cache_folders()))[:1]
-    advice = "no folder for it can be written: new processes compile anew. See mrfrec compile --help"
+    advice = "no folder for it can be written: new processes compile anew. See mrfrec doctor --help"
     kept = [f"{len(list(folder.glob('*.nbi')))} functions in {folder}" for folder in used]
     return "compiled code", ", ".join(kept) or "not kept", "" if used else advice
 

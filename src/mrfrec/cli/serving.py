@@ -1,4 +1,4 @@
-"""The commands of production: nightly, serve and key. Their texts become docs/reference/cli.md."""
+"""The commands of production: nightly and serve. Their texts become docs/reference/cli.md."""
 
 import json
 import logging
@@ -13,9 +13,9 @@ from typer import Argument
 from mrfrec.cli import Stderr, note
 from mrfrec.cli.derived import parse_weights
 from mrfrec.cli.options import ServedSettings
-from mrfrec.errors import ParameterError
+from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.locks import WAIT
-from mrfrec.service.keys import new_key
+from mrfrec.service.keys import new_key as new_api_key
 from mrfrec.service.settings import ServiceSettings
 
 LogForm = Literal["lines", "json", "off"]
@@ -76,8 +76,8 @@ def nightly(
 
 def serve(
     models: Annotated[
-        list[str], Argument(metavar="MODEL", help="Model files, also with names: shop=shop.mrf.")
-    ],
+        list[str] | None, Argument(metavar="MODEL", help="Model files, also with names: shop=shop.mrf.")
+    ] = None,
     host: Annotated[str, "ADDRESS", "Address to listen at."] = "127.0.0.1",
     port: Annotated[int, "Port to listen at; a free one if 0."] = 8000,
     uds: Annotated[Path | None, "Unix socket to listen at, in place of an address and a port."] = None,
@@ -87,6 +87,13 @@ def serve(
     split: Annotated[str | None, "SHARES", "Shares of visitors by model: a=0.9,b=0.1."] = None,
     split_salt: Annotated[str, "TEXT", "Name of the experiment: another name splits the visitors anew."] = "",
     no_auth: Annotated[bool, "Need no keys, although others can reach the address."] = False,
+    new_key: Annotated[
+        str | None, "NAME", "Make a key with this name, for the log and the file of --keys; serve nothing."
+    ] = None,
+    role: Annotated[
+        Literal["read", "manage"] | None,
+        "With --new-key: ask, or also reload models.  [default: read]",
+    ] = None,
     *,
     limits: ServedSettings,
     log: Annotated[
@@ -98,12 +105,24 @@ def serve(
     A model file that is replaced, for example by mrfrec nightly, is opened, checked and answers from then on;
     SIGHUP opens all files and the keys anew. SIGTERM and Ctrl-C finish the requests under way.
 
+    --new-key shows the new key on stderr, once. The line for the file of keys, which has only its hash, goes
+    to stdout.
+
     \b
     Examples:
       mrfrec serve shop.mrf
       mrfrec serve a=shop.mrf b=new.mrf --split a=0.9,b=0.1
       mrfrec serve shop.mrf --host 0.0.0.0 --keys keys.txt --rate 50 --log json
+      mrfrec serve --new-key web >> keys.txt
+      mrfrec serve --new-key ops --role manage >> keys.txt
     """
+    if new_key is not None:
+        _make_key(new_key, role or "read", models)
+        return
+    if role is not None:
+        raise ParameterError("--role", "left out without --new-key", role)
+    if not models:
+        raise DataError("name a model file to serve.")
     from mrfrec.service.server import serve as run
 
     # Until the service has read the files.
@@ -123,20 +142,11 @@ def serve(
     )  # fmt: skip
 
 
-def key(
-    name: Annotated[str, Argument(metavar="NAME", help="Name of the key, for the log.")],
-    role: Annotated[Literal["read", "manage"], "Rights of the key: ask, or also reload models."] = "read",
-) -> None:
-    """Make a new API key for mrfrec serve --keys.
-
-    The key is shown on stderr, once. The line for the file of keys, which has only its hash, goes to stdout.
-
-    \b
-    Examples:
-      mrfrec key web >> keys.txt
-      mrfrec key ops --role manage >> keys.txt
-    """
-    secret, line = new_key(name, role)
+def _make_key(name: str, role: str, models: list[str] | None) -> None:
+    """Write the line for the file of keys to stdout, and the key to stderr."""
+    if models:
+        raise ParameterError("MODEL", "left out with --new-key", " ".join(models))
+    secret, line = new_api_key(name, role)
     sys.stdout.write(f"{line}\n")
     note(f"the key, which is not shown again: {secret}")
 

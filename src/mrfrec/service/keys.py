@@ -55,7 +55,7 @@ def read_keys(path: "str | PathLike[str]") -> tuple[Key, ...]:
             # The line itself is not shown: it may be a key that somebody has put there as it is.
             raise DataError(
                 f"{path}, line {number}: must be name:read: or name:manage: and 64 hexadecimal digits, as "
-                "mrfrec key writes it."
+                "mrfrec serve --new-key writes it."
             )
         name, role, digest = match.groups()
         if name in keys:
@@ -64,7 +64,8 @@ def read_keys(path: "str | PathLike[str]") -> tuple[Key, ...]:
             raise DataError(f"{path}, line {number}: this is the hash of an empty key, which everybody has.")
         keys[name] = Key(name, role, bytes.fromhex(digest))
     if not 1 <= len(keys) <= _MOST:
-        raise DataError(f"{path} must have 1 to {_MOST:,} keys; it has {len(keys):,}. mrfrec key makes one.")
+        count = f"{path} must have 1 to {_MOST:,} keys; it has {len(keys):,}"
+        raise DataError(f"{count}. mrfrec serve --new-key makes one.")
     return tuple(keys.values())
 
 

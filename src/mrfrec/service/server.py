@@ -65,7 +65,7 @@ def serve(
     if not no_auth and settings.keys is None and uds is None and not _is_loopback(host):
         raise ParameterError(
             "keys", f"given where others can reach the service, as at {host}", None,
-            "Make one with mrfrec key, or say no_auth (--no-auth) if everybody may ask.",
+            "Make one with mrfrec serve --new-key, or say no_auth (--no-auth) if everybody may ask.",
         )  # fmt: skip
     if settings.keys is not None:
         read_keys(settings.keys)  # fail before anything takes time
