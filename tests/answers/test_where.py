@@ -294,12 +294,8 @@ def test_whole_numbers_are_compared_exactly() -> None:
 
 
 def test_columns_may_have_names_that_polars_takes_for_patterns() -> None:
-    rows = {
-        "item": ["i00", "i01", "i02"],
-        "*": [1, 2, None],
-        "^.*$": ["a", "b", "b"],
-        "^x": [["p"], [], None],
-    }
+    rows: dict[str, list[Any]] = {"*": [1, 2, None], "^.*$": ["a", "b", "b"], "^x": [["p"], [], None]}
+    rows["item"] = ["i00", "i01", "i02"]
     model = Popularity().fit(events(), items=pl.DataFrame(rows))
     for where, kept in (
         ({"*": (2, None)}, [1]), ({"^.*$": "b"}, [1, 2]), ({"^x": "p"}, [0]), ({"*": 1, "^.*$": "b"}, []),
@@ -309,7 +305,7 @@ def test_columns_may_have_names_that_polars_takes_for_patterns() -> None:
         assert mask is not None
         assert np.flatnonzero(mask).tolist() == [*kept], where
     for at_most in ({"^.*$": 1}, {"*": 1}, {"^x": 0}):
-        assert len(model.answer(history=["i05"], k=3, at_most=at_most).rows) == 3
+        assert len(model.recommend(history=["i05"], k=3, at_most=at_most)) == 3
     more = pl.DataFrame({"item": ["i03"], "*": [0.5], "^.*$": ["c"]})
     joined = mrfrec.read_item_table(pl.DataFrame(rows)).joined(mrfrec.read_item_table(more))
     assert joined.frame["*"].to_list() == [1, 2, None, 0.5]

@@ -196,7 +196,7 @@ def _condition(table: ItemTable, column: str, word: str, value: Any) -> pl.Expr:
             first, last = (pl.lit(bound, number) for bound in spans[0])
             return {"least": x >= first, "most": x <= last, "above": x > last, "below": x < first}[word]
         days = [first // _DAY for first, last in spans if first < last]
-        found = x.is_in(pl.Series([first for first, last in spans if first == last], dtype=number))
+        found = x.is_in(pl.Series([first for first, last in spans if first == last], dtype=number).implode())
         found = found | x.floordiv(_DAY).is_in(days) if days else found
     return ~found if word == "none" else found
 
