@@ -83,7 +83,8 @@ def _model(path: Path) -> Path:
 def _process(*command: object) -> Iterator[tuple[str, Usage]]:
     """Start a service; gives its URL, and what tells its memory."""
     port = free_port()
-    process = subprocess.Popen([sys.executable, *(str(port if one is ... else one) for one in command)])
+    arguments = [str(port if one is ... else one) for one in command]
+    process = subprocess.Popen([sys.executable, *arguments], stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
 
     def usage() -> float:
