@@ -128,7 +128,8 @@ def _attack_all(url: str, usages: list[Usage]) -> None:
         "questions that cost much": _hard,
         "bodies of 4 MB, and of 5": _large,
         "40 clients that do not take 7 MB": _not_taken,
-        "endless heads": _endless,
+        "endless heads": _heads,
+        "endless tiny chunks, and requests without a pause": _pieces,
         "2,000 silent connections": _silent,
         "100 bodies that drip": _dripping,
         "64 connections that ask without a pause": _flood,
@@ -294,16 +295,28 @@ def _held(
     return f"{ended} ends"
 
 
-def _endless(url: str, end: float) -> object:
-    """Send requests that go on for ever after their beginning; returns how many MB of each are taken."""
-    post = b"POST /v1/recommend HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+_CHUNKED = b"POST /v1/recommend HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def _heads(url: str, end: float) -> object:
     endless = {
         "of a header": (b"GET /health HTTP/1.1\r\nHost: x\r\nX: ", b"a" * 65_536),
         "of headers": (b"GET /health HTTP/1.1\r\nHost: x\r\n", b"a: b\r\n" * 10_000),
-        "of a trailer": (post + b"1\r\n{\r\n0\r\nX: ", b"a" * 65_536),
-        "of chunks": (post, b"1\r\n \r\n" * 10_000),
-        "of pipelined requests": (b"", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 2000),
+        "of a trailer": (_CHUNKED + b"1\r\n{\r\n0\r\nX: ", b"a" * 65_536),
     }
+    return _endless(url, end, endless)
+
+
+def _pieces(url: str, end: float) -> object:
+    endless = {
+        "of chunks": (_CHUNKED, b"1\r\n \r\n" * 10_000),
+        "of requests": (b"", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 2000),
+    }
+    return _endless(url, end, endless)
+
+
+def _endless(url: str, end: float, endless: dict[str, tuple[bytes, bytes]]) -> str:
+    """Send requests that go on for ever after their beginning; returns how many MB of each are taken."""
 
     def send(beginning: bytes, rest: bytes) -> float:
         taken = 0
