@@ -28,13 +28,13 @@ HOME_OF = {
     "threadpoolctl": {"engines/local.py"},
     "narwhals": rooms("io", "sources frames") | {"shown.py"},
     "safetensors": {"io/artifact.py"},
-    "nanoarrow": {"io/queries.py"},
+    "pyarrow": {"io/queries.py"},
     "adbc_driver_postgresql": {"io/databases.py"},
     "sqlite3": {"io/databases.py"},
     "typer": rooms("cli", "app data demo derived fitting inspecting options recommending serving"),
     "implicit": {"models/baselines/wmf.py"},
     "torch": rooms("models/baselines", "networks training")
-    | rooms("engines", "devices gpu/dense gpu/device gpu/low_rank gpu/ranking gpu/rows gpu/sparse"),
+    | rooms("engines", "devices gpu/dense gpu/device gpu/low_rank gpu/ranking gpu/rows"),
     "anyio": {"service/app.py"},  # which Starlette brings
     "fastapi": rooms("service", "api app page"),
     "jinja2": {"service/page.py"},
@@ -133,10 +133,9 @@ def test_imports_are_seen_however_they_are_written(line: str, tmp_path: Path) ->
 
 # Private by name and public by their documentation: the methods of named tuples, a frame of the call stack.
 DOCUMENTED = {"_asdict", "_fields", "_getframe", "_make", "_replace"}
-# Libraries without a public way: numba's cache in a folder of one's own, the pointers of nanoarrow.
+# Libraries without a public way: numba's cache in a folder of one's own.
 ALLOWED_NAMES = {
     "src/mrfrec/core/kernels/compile.py": {"_Cache", "_CacheLocator", "_cache"},
-    "src/mrfrec/io/queries.py": {"_addr"},
 }
 
 

@@ -345,7 +345,7 @@ def test_doctor_finds_this_machine_well(tmp_path: Path) -> None:
     assert done.err == ""
     assert re.search(rf"^mrfrec +{re.escape(mrfrec.__version__)} in .* ok$", done.out, re.MULTILINE)
     assert re.search(r"^self-test +dense and sparse fit within .* ok$", done.out, re.MULTILINE)
-    for extra in ("implicit", "torch", "matplotlib", "nanoarrow"):
+    for extra in ("implicit", "torch", "matplotlib", "pyarrow"):
         assert re.search(rf"^{extra} +(\d+\.\d+|not installed \(the extra \w+\)).* ok$", done.out, re.M)
     assert re.search(r"^GPU.* (on the CPU|free) +ok$", done.out, re.MULTILINE)
     assert listing(tmp_path) == []
@@ -371,14 +371,14 @@ def test_doctor_counts_compiled_functions_after_its_test_has_compiled_them(
 def test_doctor_finds_a_library_that_cannot_be_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "nanoarrow").mkdir()
-    (tmp_path / "nanoarrow" / "__init__.py").write_text("raise ImportError('libfoo.so: no such file')")
+    (tmp_path / "matplotlib").mkdir()
+    (tmp_path / "matplotlib" / "__init__.py").write_text("raise ImportError('libfoo.so: no such file')")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "nanoarrow", raising=False)
-    monkeypatch.setattr("mrfrec.cli.inspecting._libraries", lambda: {"nanoarrow": "sql"})
+    monkeypatch.delitem(sys.modules, "matplotlib", raising=False)
+    monkeypatch.setattr("mrfrec.cli.inspecting._libraries", lambda: {"matplotlib": "plot"})
     monkeypatch.setattr("mrfrec.engines.devices.devices", list)  # imports PyTorch
     done = run("doctor", cwd=tmp_path, code=2)
-    wanted = r"^nanoarrow +\d\S+ +cannot be imported: libfoo\.so: no such file$"
+    wanted = r"^matplotlib +\d\S+ +cannot be imported: libfoo\.so: no such file$"
     assert re.search(wanted, done.out, re.MULTILINE)
     assert done.err == "mrfrec: something needs attention: see the last column.\n"
 

@@ -1,6 +1,5 @@
 """Open the result of a query as batches of rows in polars, in the order in which the database sends them."""
 
-import ctypes
 import re
 import weakref
 from collections.abc import Iterator
@@ -32,9 +31,9 @@ def open_query(url: str, query: str) -> Source:
             columns = [name for name, *_ in cursor.description or ()]
             rows = partial(_sqlite_rows, cursor, url)
         else:
-            stream = connection.enter_context(_arrow_stream(cursor, url, query))
-            columns = [kind.name for kind in stream.get_schema().children]
-            rows = partial(_arrow_rows, cursor, url, stream)
+            reader = connection.enter_context(_arrow_reader(cursor, url, query))
+            columns = list(reader.schema.names)
+            rows = partial(_arrow_rows, cursor, url, reader)
         doubled = next((name for name in columns if columns.count(name) > 1), None)
         if doubled is not None or not columns:
             what = f"several columns {doubled!r}. Name them apart: … as name" if columns else "no table"
@@ -88,7 +87,7 @@ def _tables_read(url: str, query: str) -> set[tuple[str, str]]:
         cursor.execute("""select n.nspname::text, c.relname::text from pg_locks l
             join pg_class c on c.oid = l.relation join pg_namespace n on n.oid = c.relnamespace
             where l.pid = pg_backend_pid() and l.locktype = 'relation'""")
-        return set(call_with_limit(cursor, pl.DataFrame, cursor.fetch_arrow()).rows())
+        return set(cursor.fetchall())
 
 
 def _without_rows(query: str) -> str:
@@ -100,7 +99,7 @@ def _server_of(url: str) -> object:
     """Return values that identify a database and its server."""
     with connect(url) as cursor:
         cursor.execute("select pg_postmaster_start_time()::text, current_database()::text")
-        return call_with_limit(cursor, pl.DataFrame, cursor.fetch_arrow()).rows()
+        return cursor.fetchall()
 
 
 def _sqlite_rows(cursor: Any, url: str, places: Places) -> Iterator[pl.DataFrame]:
@@ -109,10 +108,11 @@ def _sqlite_rows(cursor: Any, url: str, places: Places) -> Iterator[pl.DataFrame
         yield batch_of(values, [None] * len(rows), redacted(url))
 
 
-def _arrow_rows(cursor: Any, url: str, stream: Any, places: Places) -> Iterator[pl.DataFrame]:
-    schema = stream.get_schema()
+def _arrow_rows(cursor: Any, url: str, reader: Any, places: Places) -> Iterator[pl.DataFrame]:
+    from pyarrow import ArrowException
+
     done = 0
-    kinds = list(schema.children)
+    kinds = list(reader.schema)
     for role, place in dict(places).items():
         try:
             _check_type(kinds[place], role, redacted(url))
@@ -121,84 +121,59 @@ def _arrow_rows(cursor: Any, url: str, stream: Any, places: Places) -> Iterator[
                 raise
             del places[role]
     try:
-        while (array := call_with_limit(cursor, _next_array, stream, schema)).is_valid():
-            series = {role: _series(array.child(i), kinds[i], role) for role, i in places.items()}
-            batch = pl.DataFrame(series)
+        while (rows := call_with_limit(cursor, next, reader, None)) is not None:
+            batch = pl.DataFrame(
+                {role: _series(rows.column(place), kinds[place], role) for role, place in places.items()}
+            )
             done += len(batch)
             yield from batch.iter_slices(tables.BATCH_ROWS)
-    except (RuntimeError, *POLARS_ERRORS) as error:
+    except (ArrowException, OSError, *POLARS_ERRORS) as error:
         raise failure(url, error, f" after row {done:,}") from None
 
 
 @contextmanager
-def _arrow_stream(cursor: Any, url: str, query: str) -> Iterator[Any]:
-    """Yield the result of a query as an Arrow stream, which is released before the connection is closed."""
+def _arrow_reader(cursor: Any, url: str, query: str) -> Iterator[Any]:
+    """Yield a reader of the result of a query, which is closed before the connection."""
     try:
-        import nanoarrow
+        from pyarrow import RecordBatchReader
     except ImportError:
-        raise missing_extra("databases need nanoarrow", "sql") from None
+        raise missing_extra("databases need pyarrow", "sql") from None
     if _COPY.match(query):  # which may write files of the server
         raise DataError(f"{redacted(url)}: the query must be a single select.")
     cursor.execute(f"{query}\n")  # a line end closes a comment, before the driver adds a bracket
-    stream = nanoarrow.c_array_stream(cursor.fetch_arrow())
-    cursor.closing.callback(stream.release)
+    reader = call_with_limit(cursor, RecordBatchReader.from_stream, cursor.fetch_arrow())
+    cursor.closing.callback(reader.close)
     try:
-        yield stream
+        yield reader
     finally:
-        call_with_limit(cursor, stream.release)
-
-
-def _next_array(stream: Any, schema: Any) -> Any:
-    """Return the next array of an Arrow stream; an invalid one at its end.
-
-    nanoarrow's own `get_next` holds the interpreter's lock while the database works, which stops time limits
-    and Ctrl-C. It has no public name for the address of a stream, hence `_addr`.
-    """
-    from nanoarrow.c_array import CArray
-
-    address = stream._addr()
-    size = ctypes.sizeof(ctypes.c_void_p)
-    get_next, get_last_error = (
-        ctypes.CFUNCTYPE(result, *of)(ctypes.c_void_p.from_address(address + place * size).value or 0)
-        for place, result, of in (
-            (1, ctypes.c_int, (ctypes.c_void_p, ctypes.c_void_p)),
-            (2, ctypes.c_char_p, (ctypes.c_void_p,)),
-        )
-    )
-    array = CArray.allocate(schema)
-    if get_next(address, array._addr()):
-        raise RuntimeError((get_last_error(address) or b"the database sent no more").decode())
-    return array
+        call_with_limit(cursor, reader.close)
 
 
 def _type_name(kind: Any) -> str:
-    """Return the name of a column's type in PostgreSQL, else its letters in Arrow."""
-    known = dict((kind.metadata or {}).items())
-    return str(known.get(b"POSTGRESQL:type", kind.format.encode()), "ascii")
+    """Return the name of a column's type in PostgreSQL, else in Arrow."""
+    known = (kind.metadata or {}).get(b"POSTGRESQL:type")
+    return str(kind.type) if known is None else str(known, "ascii")
 
 
 def _check_type(kind: Any, role: str, where: str) -> None:
     """Refuse types that polars cannot read, or reads as something else."""
     name = _type_name(kind)
-    is_binary = kind.format in ("z", "Z", "vz") or kind.format.startswith(("w:", "ti"))
+    is_binary = any(each in str(kind.type) for each in ("binary", "interval"))
     if (is_binary and name != "uuid") or (name == "numeric" and role in ID_ROLES) or name == "money":
-        known = {"z": "binary", "tin": "interval"}
         to = "numeric)" if name == "money" else "text), or as bigint"  # money would come in cents
         raise DataError(
-            f"{where}: column {kind.name!r} ({role}) is {known.get(name, name)}. Convert it in the query: "
-            f"cast(… as {to}."
+            f"{where}: column {kind.name!r} ({role}) is {name}. Convert it in the query: cast(… as {to}."
         )
 
 
 def _series(array: Any, kind: Any, role: str) -> pl.Series:
-    series = pl.Series(array)
-    if _type_name(kind) == "uuid" and series.dtype == pl.Binary:
+    name = _type_name(kind)
+    series = pl.Series(getattr(array, "storage", array))  # numeric and JSON are texts
+    if name == "uuid" and series.dtype == pl.Binary:
         digits = series.bin.encode("hex")
         return digits.str.replace("^(.{8})(.{4})(.{4})(.{4})", "${1}-${2}-${3}-${4}-")
-    if isinstance(series.dtype, pl.BaseExtension):  # numeric and JSON, sent as text
-        series = series.ext.storage()
     holds_numbers = role in ("value", "time", POSSIBLE_TIME) or role.startswith(FEATURE)
-    return series.cast(pl.Float64) if holds_numbers and _type_name(kind) == "numeric" else series
+    return series.cast(pl.Float64) if holds_numbers and name == "numeric" else series
 
 
 def _as_series(values: list[Any]) -> pl.Series | list[Any]:

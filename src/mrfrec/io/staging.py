@@ -19,7 +19,7 @@ import polars as pl
 
 from mrfrec.checks import is_unicode
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.databases import call_with_limit, connect, redacted
+from mrfrec.io.databases import connect, redacted
 
 _STAGING = "mrfrec_staging"
 _WAIT = 10.0  # seconds to wait for a lock, while others wait behind us
@@ -285,11 +285,8 @@ class _Target:
         return True
 
     def _fetch(self, query: str, *values: str) -> list[Any]:
-        if self.dialect is not _POSTGRES:
-            return list(self._cursor.execute(query, values).fetchall())
-        # Through polars: what the driver has for tuples needs pyarrow.
-        self._cursor.execute(query, pl.DataFrame({str(place): [x] for place, x in enumerate(values)}))
-        return call_with_limit(self._cursor, pl.DataFrame, self._cursor.fetch_arrow()).rows()  # type: ignore[no-any-return]
+        self._cursor.execute(query, values)
+        return list(self._cursor.fetchall())
 
 
 def _is_busy(error: Exception) -> bool:
