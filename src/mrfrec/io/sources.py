@@ -9,7 +9,7 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -198,27 +198,45 @@ def _open_folder(folder: Path, options: ReadingOptions) -> Source:
 
 
 def _open_stream(stream: Any, name: str, options: ReadingOptions) -> Source:
-    """Copy a stream to a temporary file, which is deleted with the source. On Linux it has no name."""
+    """Copy a stream to a temporary file, which is deleted with the source."""
     _format_of(name, options)
-    with ExitStack() as stack:
-        kind: Any = tempfile.TemporaryFile if _OPENS_DESCRIPTORS else _named_file
-        with reading(name), kind() as file:
-            if _OPENS_DESCRIPTORS:
-                copy = os.dup(file.fileno())
-                stack.callback(os.close, copy)
-                path = Path(f"/dev/fd/{copy}")
-            else:
-                path = Path(file.name)
-                stack.callback(_remove, path)
+    with _temporary_file() as file:
+        with reading(name):
             while piece := stream.read(1 << 20):
                 file.write(piece.encode() if isinstance(piece, str) else piece)
+        return _open_temporary(file, name, options)
+
+
+@contextmanager
+def _temporary_file() -> Iterator[Any]:
+    """Yield a file to copy to, which is closed at the end. On Linux it has no name."""
+    if _OPENS_DESCRIPTORS:
+        with tempfile.TemporaryFile() as file:
+            yield file
+        return
+    with tempfile.NamedTemporaryFile(prefix="mrfrec-", delete=False) as named:
+        try:
+            yield named
+        except BaseException:
+            named.close()
+            _remove(Path(named.name))
+            raise
+
+
+def _open_temporary(file: Any, name: str, options: ReadingOptions) -> Source:
+    """Open what was copied to a temporary file, which is deleted with the source."""
+    file.flush()
+    with ExitStack() as stack:
+        if _OPENS_DESCRIPTORS:
+            copy = os.dup(file.fileno())
+            stack.callback(os.close, copy)
+            path = Path(f"/dev/fd/{copy}")
+        else:
+            path = Path(file.name)
+            stack.callback(_remove, path)
         source = _open_file(path, name, options)
         weakref.finalize(source, stack.pop_all().close)
     return source
-
-
-def _named_file() -> Any:
-    return tempfile.NamedTemporaryFile(prefix="mrfrec-", delete=False)
 
 
 def _remove(path: Path) -> None:
@@ -238,18 +256,15 @@ def _open_url(url: str, options: ReadingOptions) -> list[Source]:
         with reading(name):
             rows = scan(url, **scan_options)
             return [_lazy_source(name, rows.collect_schema().names(), lambda _: rows)]
-    sources = []
     lines = pl.scan_lines(url, include_file_paths="path", **scan_options)
     with ExitStack() as stack, reading(name):
         copies: dict[str, Any] = {}
         for batch in lines.collect_batches(chunk_size=tables.BATCH_ROWS, maintain_order=True, lazy=True):
             for (path,), part in batch.group_by("path", maintain_order=True):
                 if path not in copies:
-                    copies[path] = stack.enter_context(tempfile.TemporaryFile())
+                    copies[path] = stack.enter_context(_temporary_file())
                 copies[path].writelines(f"{line}\n".encode() for line in part["line"])
-        for path, copy in copies.items():
-            copy.seek(0)
-            sources.append(_open_stream(copy, path, options))
+        sources = [_open_temporary(copy, path, options) for path, copy in copies.items()]
     if not sources:
         raise DataError(f"{name} is empty, or no file matches.")
     return sources
