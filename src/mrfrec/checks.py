@@ -173,8 +173,7 @@ def _note_lost_threads() -> None:
     _lost_threads.extend(name for name in _threads if re.fullmatch(r"polars-\d+", name))
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_note_threads, after_in_child=_note_lost_threads)
+os.register_at_fork(before=_note_threads, after_in_child=_note_lost_threads)
 
 
 def shortened(text: str, most: int) -> str:

@@ -126,8 +126,7 @@ def serve(
     from mrfrec.service.server import serve as run
 
     # Until the service has read the files.
-    if hasattr(signal, "SIGHUP"):  # where it is missing, `run` refuses
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if split_salt and split is None:
         raise ParameterError("--split-salt", "given with --split", split_salt)
     named = dict(_named(model) for model in models)

@@ -60,10 +60,8 @@ def _machine_memory() -> int:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        # macOS does not count what is free: assume half of what is built in.
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    return 4 * 1000**3  # unknown: a modest guess, which `memory_limit` overrides
+    # macOS does not count what is free: assume half of what is built in.
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def _container_memory(root: Path, membership: Path) -> Iterator[int]:

@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 
 from mrfrec.checks import shortened
 from mrfrec.errors import ModelFileError
-from mrfrec.io.atomic import REPLACES_OPEN_FILES, file_path, writing
+from mrfrec.io.atomic import file_path, writing
 
 FORMAT = "mrfrec"
 FORMAT_VERSION = 2
@@ -259,11 +259,8 @@ def _mapped(file: Path) -> npt.NDArray[np.uint8]:
     """Map a file into memory: its bytes are read when they are used.
 
     The mapping is copy on write, though never written to: numba compiles again for read-only arrays. No
-    memory is reserved for copies; otherwise a model larger than the memory could not be opened. Windows does
-    not replace a file that is mapped, so that there it is read.
+    memory is reserved for copies; otherwise a model larger than the memory could not be opened.
     """
-    if not REPLACES_OPEN_FILES:
-        return np.fromfile(file, np.uint8)
     flags, access = mmap.MAP_PRIVATE | _NO_RESERVE, mmap.PROT_READ | mmap.PROT_WRITE
     with file.open("rb") as opened:
         return np.frombuffer(mmap.mmap(opened.fileno(), 0, flags=flags, prot=access), np.uint8)

@@ -1,5 +1,6 @@
 """Write files atomically: they appear whole or not at all; and lock open files."""
 
+import fcntl
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
@@ -11,15 +12,6 @@ from pathlib import Path
 
 from mrfrec.errors import ParameterError
 from mrfrec.io.databases import refuse_url
-
-try:
-    import fcntl
-
-    REPLACES_OPEN_FILES = True
-except ImportError:  # Windows, which neither replaces nor removes a file while somebody has it open
-    import msvcrt
-
-    REPLACES_OPEN_FILES = False
 
 
 @contextmanager
@@ -122,7 +114,7 @@ def _unfinished(path: str | os.PathLike[str], is_private: bool = False) -> Itera
 
     A link stays: its target is written. The name of the temporary file is known before it exists, so that it
     can be removed whenever Ctrl-C comes. Until it is whole, only its owner can read it, unless it is a new
-    file of the usual mode. On Windows it has no lock, and stays if its writer is killed.
+    file of the usual mode.
     """
     target = written_file(path)
     start = _start_of(target)
@@ -136,8 +128,6 @@ def _unfinished(path: str | os.PathLike[str], is_private: bool = False) -> Itera
                     lock.close()
                 temporary = target.with_name(f"{start}{secrets.token_hex(4)}.unfinished")
                 lock = FileIO(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode), "r+")
-                if not REPLACES_OPEN_FILES:
-                    lock.close()
         except OSError as error:  # names the temporary file, which the caller does not know
             raise type(error)(error.errno, error.strerror, str(path)) from error
         yield target, temporary
@@ -178,8 +168,6 @@ def _remove_abandoned(folder: Path, start: str) -> None:
 
 def _locked(file: IOBase, unsure: bool) -> bool:
     """Try to lock a file; return whether it succeeded, or `unsure` if files cannot be locked here."""
-    if not REPLACES_OPEN_FILES:  # then the writer has closed it, so that it can replace its target
-        return unsure
     try:
         lock_file(file.fileno())
     except BlockingIOError:
@@ -203,11 +191,4 @@ def lock_file(descriptor: int) -> None:
 
     Raise `BlockingIOError` if another process has locked it, and `OSError` if it cannot be locked.
     """
-    if REPLACES_OPEN_FILES:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return
-    try:
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-    except PermissionError as error:
-        raise BlockingIOError(error.errno, error.strerror) from error
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -218,8 +218,7 @@ def _temporary_file() -> Iterator[Any]:
         try:
             yield named
         except BaseException:
-            named.close()
-            _remove(Path(named.name))
+            Path(named.name).unlink(missing_ok=True)
             raise
 
 
@@ -233,15 +232,10 @@ def _open_temporary(file: Any, name: str, options: ReadingOptions) -> Source:
             path = Path(f"/dev/fd/{copy}")
         else:
             path = Path(file.name)
-            stack.callback(_remove, path)
+            stack.callback(path.unlink, missing_ok=True)
         source = _open_file(path, name, options)
         weakref.finalize(source, stack.pop_all().close)
     return source
-
-
-def _remove(path: Path) -> None:
-    with suppress(OSError):  # Windows, if it is still open
-        path.unlink()
 
 
 def _open_url(url: str, options: ReadingOptions) -> list[Source]:

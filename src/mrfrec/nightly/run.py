@@ -6,6 +6,7 @@ transaction, files by a rename. A run that is killed leaves the earlier version,
 
 import logging
 import os
+import resource
 import shutil
 import sys
 import time
@@ -181,12 +182,11 @@ class _Night:
             raise
         finally:
             self.record["seconds"]["total"] = round(time.perf_counter() - start, 3)
-            with suppress(ImportError):  # Windows
-                self.record["peak_memory"] = _peak_memory()
+            self.record["peak_memory"] = _peak_memory()
             self.report.write()
         seconds = self.record["seconds"]["total"]
-        peak = self.record.get("peak_memory")
-        _log.info("published in %.1f s%s", seconds, f" with {peak / 1e6:.0f} MB at most" if peak else "")
+        peak = self.record["peak_memory"] / 1e6
+        _log.info("published in %.1f s with %.0f MB at most", seconds, peak)
         return self.record
 
     def _roll_back(self, earlier: Path) -> None:
@@ -463,6 +463,4 @@ def _remove_old(target: Path, keep: int, latest: Path | None) -> None:
 
 def _peak_memory() -> int:
     """Return the largest memory of this process so far, in bytes."""
-    import resource
-
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

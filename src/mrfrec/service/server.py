@@ -16,7 +16,7 @@ from typing import Any
 
 from mrfrec.checks import check_count, missing_extra
 from mrfrec.engines.local import LocalEngine
-from mrfrec.errors import DataError, ParameterError, ServiceError
+from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import expanded
 from mrfrec.service.keys import read_keys
 from mrfrec.service.settings import ServiceSettings
@@ -59,8 +59,6 @@ def serve(
     uds
         Path of a Unix socket to listen at, in place of host and port. Its user and group may connect.
     """
-    if not hasattr(signal, "SIGHUP"):
-        raise ServiceError("mrfrec serve needs Linux or macOS. On Windows, run it in WSL or a container.")
     settings = settings or ServiceSettings()
     if not no_auth and settings.keys is None and uds is None and not _is_loopback(host):
         raise ParameterError(

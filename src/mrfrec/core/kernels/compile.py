@@ -83,10 +83,8 @@ def cache_folders() -> list[Path]:
 def _is_safe(folder: Path) -> bool:
     """Return whether only this user, root and the owner of the package can write to a folder, if it exists.
 
-    Groups may, too: in many systems each user has one. Windows has no such modes, and protects both folders.
+    Groups may, too: in many systems each user has one.
     """
-    if not hasattr(os, "getuid"):
-        return True
     trusted = {os.getuid(), 0, _HERE.stat().st_uid}
     for part in (folder, folder.parent):
         with suppress(OSError):  # it does not exist, or cannot be read
