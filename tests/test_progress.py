@@ -1,10 +1,11 @@
-"""Progress: one bar that never goes backwards, the time left, words, `progress=True`, and Ctrl-C."""
+"""Progress: one bar that never goes backwards, words, `progress=True`, and Ctrl-C."""
 
 import contextlib
 import gzip
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import time
@@ -22,7 +23,7 @@ from typer.testing import CliRunner
 
 import mrfrec
 from mrfrec import MRF
-from mrfrec.bars import Clock, showing
+from mrfrec.bars import showing
 from mrfrec.cli.app import application
 from mrfrec.core import costs
 from mrfrec.core.engine import STAGE_NAMES
@@ -75,29 +76,6 @@ def test_stages_that_an_earlier_fit_has_done_are_not_expected() -> None:
     assert totals[1] < totals[0]
 
 
-def test_the_share_never_falls_and_the_time_left_follows_the_latest_total() -> None:
-    clock = Clock(0.0)
-    clock.report(30, 100, 30.0)
-    assert (clock.share, clock.left(30.0)) == (0.3, "0:01:10 left")
-    assert clock.left(40.0) == "0:01:00 left"  # it runs between two reports
-    clock.report(40, 400, 40.0)  # there is more to do than it seemed
-    assert (clock.share, clock.left(40.0)) == (0.3, "0:06:00 left")
-    assert not clock.begins_again(41, 400)
-    clock.report(400, 400, 9000.0)
-    assert (clock.share, clock.left(9000.0)) == (1.0, "")
-    assert clock.begins_again(0, 5)
-    assert not clock.begins_again(400, 400)
-
-
-def test_the_time_left_follows_the_speed_of_the_present_part_and_of_calls_that_take_longer() -> None:
-    clock = Clock(0.0)
-    clock.report(20, 100, 1.0)  # read in a second
-    assert [clock.left(now) for now in (1.0, 5.0, 10.0)] == ["0:00:04 left", "0:00:00 left", "0:00:40 left"]
-    for second in range(2, 12):
-        clock.report(19 + second, 100, float(second))  # a percent each
-    assert clock.left(11.0) == "0:01:10 left"
-
-
 def test_true_draws_nothing_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
     model = MRF(sparsity=0.1).fit(data())
     for nothing_is_drawn in (None, False, True):  # stderr is no terminal
@@ -108,9 +86,8 @@ def test_true_draws_nothing_where_nobody_looks(capsys: pytest.CaptureFixture[str
 
 def test_an_executed_notebook_keeps_the_last_line_of_each_call() -> None:
     cells = [
-        "import numpy as np, scipy.sparse as sp, mrfrec, time\n"
+        "import numpy as np, scipy.sparse as sp, mrfrec\n"
         "from mrfrec import bars\n"
-        "bars._SECONDS_BETWEEN_LINES = 0.0\n"
         "X = sp.csr_array((np.random.default_rng(0).random((600, 120)) < 0.1).astype(np.float32))",
         "model = mrfrec.MRF(sparsity=0.1).fit(X, progress=True)\n"
         "answer = model.recommend(k=2, progress=True)",
@@ -130,20 +107,23 @@ def test_an_executed_notebook_keeps_the_last_line_of_each_call() -> None:
     assert only.data["text/plain"].split()[:2] == ["50%", "learning"]
 
 
-def test_true_draws_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_true_draws_a_bar_for_each_call_on_a_terminal_and_its_share_never_falls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     with showing(True) as report:
         assert report is not None
-        report("reading", 3, 0)
-        report("reading", 4, 4)
-        report("learning weights", 1, 4)
-    drawn = terminal.getvalue()
-    assert "━" in drawn
-    assert "reading" in drawn
-    assert "25%" in drawn
+        for step in [("reading", 3, 0), ("reading", 4, 4), ("reading", 4, 4), ("[weights]", 1, 4)]:
+            report(*step)
+        report("[weights]", 1, 8)  # there is more to do than it seemed
+    drawn = terminal.getvalue().split("\r")[-2]
+    assert re.findall(r"(reading|\[weights\]) .*━.*?(\d+%)", drawn) == [
+        ("reading", "100%"),
+        ("[weights]", "25%"),
+    ]
 
 
 def test_wrong_arguments_are_told_as_the_caller_gave_them() -> None:

@@ -83,7 +83,7 @@ with mrfrec.locked({str(folder / "m.mrf")!r}):
 
 @pytest.mark.parametrize(
     "command",
-    ["update m.mrf a.csv", "forget m.mrf --users gone.txt", "add-items m.mrf a.csv", "items m.mrf a.csv"],
+    ["update m.mrf a.csv", "forget m.mrf --users gone.txt", "update m.mrf --items a.csv"],
 )
 def test_a_command_that_has_waited_long_enough_says_so_and_changes_nothing(
     folder: Path, command: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
