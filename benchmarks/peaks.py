@@ -46,9 +46,6 @@ FITS: dict[str, tuple[str, dict[str, Any], int, int, int]] = {
     "MRF, sparse, 300,000 items": ("MRF", {"threshold": 0.4, "r": 0.5, "l2": 1.0}, 60_000, 300_000, 900_000),
     "EASE, many pairs": ("EASE", {}, 60_000, 3_000, 4_000_000),
     "ItemKNN": ("ItemKNN", {"neighbors": 100}, 20_000, 30_000, 400_000),
-    "SLIM": ("SLIM", {"l1": 1.0}, 8_000, 2_000, 200_000),
-    "FsSLIM": ("FsSLIM", {"neighbors": 100}, 10_000, 5_000, 400_000),
-    "WMF": ("WMF", {"factors": 100, "iterations": 2}, 30_000, 20_000, 300_000),
 }
 
 
@@ -85,7 +82,7 @@ def here(name: str, threads: int, scale: float) -> tuple[int, int]:
     X.data[:] = 1
     data = Interactions(X, range(users), range(items))
     assert len(data.popularity) == items
-    quick = {"factors": 4, "iterations": 1} if kind == "WMF" else {**parameters}
+    quick = {**parameters}
     if "sparsity" in parameters or "memory_limit" in parameters:
         quick = {**quick, "sparsity": 0.1, "memory_limit": None}
     build(kind, quick, {"threads": threads}).fit(X[:200, :60])  # compile and load first

@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from mrfrec import Interactions
 
 from matrices import random_matrix
+from vectors import Vectors
 
 MRFS: dict[str, dict[str, Any]] = {
     "dense": {"l2": 2.0},
@@ -16,19 +17,13 @@ MRFS: dict[str, dict[str, Any]] = {
     "offset": {"l2": 2.0, "offset": True},
     "sparse float64": {"l2": 1.0, "threshold": 0.3, "dtype": "float64"},
 }
-QUICK: dict[str, Any] = {"epochs": 3, "batch": 16, "validation": 0}
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: ("MRF", parameters) for name, parameters in MRFS.items()},
     "EASE": ("EASE", {"l2": 20.0}),
     "EDLAE": ("EDLAE", {"l2": 5.0}),
     "Popularity": ("Popularity", {}),
     "ItemKNN": ("ItemKNN", {"neighbors": 12}),
-    "SLIM": ("SLIM", {"l1": 0.5, "l2": 5.0}),
-    "FsSLIM": ("FsSLIM", {"neighbors": 10, "l1": 0.5, "l2": 5.0}),
-    "WMF": ("WMF", {"factors": 6, "l2": 2.0, "weight": 5.0, "iterations": 4}),
-    "CDAE": ("CDAE", {"hidden": 8, **QUICK}),
-    "MultDAE": ("MultDAE", {"hidden": 8, **QUICK}),
-    "MultVAE": ("MultVAE", {"hidden": 8, "latent": 4, **QUICK}),
+    Vectors.__name__: ("Vectors", {"factors": 4}),
 }
 
 

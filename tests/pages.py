@@ -22,7 +22,7 @@ _FOLDERS = ("*.md", "docs/**/*.md")
 PAGES = sorted(page for folder in _FOLDERS for page in ROOT.glob(folder))
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 _EXAMPLE = re.compile(r"^(?:  Try:   |  Then:  | {9}| {4})(?=mrfrec )")  # of a help text
-_MEANT = {"K": "1", "NAME": "SLIM", "PARAMETER=VALUE,VALUE": "l2=1,2"}  # by words that stand for others
+_MEANT = {"K": "1", "NAME": "EASE", "PARAMETER=VALUE,VALUE": "l2=1,2"}  # by words that stand for others
 _APP: Any = typer.main.get_command(application())
 # What neither a page nor a message says, and why.
 _FORBIDDEN = {"mrfrec[": 'the package is in no index; in a clone: pip install ".[extra]"'}

@@ -214,10 +214,7 @@ TUNE = "mrfrec tune events.csv --heldout 5 --model ItemKNN --vary neighbors=3,5 
 RUN_WITH = {
     "serve": SERVE,
     "plot": f"{TUNE} --plot tuning.png",
-    "wmf": "mrfrec fit events.csv -o wmf.mrf --model WMF\nmrfrec recommend wmf.mrf --history 1,2",
-    "torch": "mrfrec fit events.csv -o vae.mrf --model 'MultVAE: epochs=2'\n"
-    "mrfrec recommend vae.mrf --history 1,2\n"
-    "mrfrec fit events.csv -o device.mrf --device auto --sparsity 0.1",
+    "torch": "mrfrec fit events.csv -o device.mrf --device auto --sparsity 0.1",
 }
 
 

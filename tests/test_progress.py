@@ -48,8 +48,6 @@ def data(users: int = 600, items: int = 120) -> sp.csr_array:
         MRF(threshold=0.1),
         mrfrec.models.EASE(),
         mrfrec.models.ItemKNN(),
-        mrfrec.models.SLIM(),
-        mrfrec.models.FsSLIM(neighbors=10),
     ],
     ids=repr,
 )

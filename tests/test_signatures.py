@@ -81,7 +81,7 @@ OF_MRF = [
 
 @pytest.mark.parametrize(
     ("kind", "own"),
-    [("MRF", OF_MRF), ("Popularity", ["weights_", "is_sparse", "dtype"]), ("WMF", ["item_vectors_"])],
+    [("MRF", OF_MRF), ("Popularity", ["weights_", "is_sparse", "dtype"])],
 )
 def test_completion_offers_what_users_call_and_no_internals(kind: str, own: list[str]) -> None:
     model = getattr(mrfrec.models, kind, mrfrec.MRF)()

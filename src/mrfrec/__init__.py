@@ -17,7 +17,7 @@ from mrfrec import errors
 from mrfrec.errors import *  # noqa: F403
 
 if TYPE_CHECKING:
-    from mrfrec import datasets, evaluation, models, nightly, service
+    from mrfrec import datasets, evaluation, extending, models, nightly, service, testing
     from mrfrec.data.interactions import Interactions
     from mrfrec.io.features import read_item_features
     from mrfrec.io.item_table import read_item_table
@@ -38,6 +38,7 @@ __all__ = [
     "compile_ahead",
     "datasets",
     "evaluation",
+    "extending",
     "load",
     "locked",
     "models",
@@ -47,6 +48,7 @@ __all__ = [
     "read_item_table",
     "register",
     "service",
+    "testing",
 ]
 __all__ += errors.__all__
 
@@ -66,7 +68,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("datasets", "evaluation", "models", "nightly", "service"):
+    if name in ("datasets", "evaluation", "extending", "models", "nightly", "service", "testing"):
         return import_module(f"mrfrec.{name}")
     if name in _HOMES:
         return getattr(import_module(f"mrfrec.{_HOMES[name]}"), name)

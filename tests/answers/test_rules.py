@@ -158,7 +158,7 @@ def test_low_rank_models_tell_likeness_by_their_vectors() -> None:
     assert together[0.5] < 0.2 * together[0.0]
 
 
-@pytest.mark.parametrize("kind", ["WMF", "ItemKNN", "MultDAE"])
+@pytest.mark.parametrize("kind", ["ItemKNN", "Vectors"])
 def test_every_kind_of_model_takes_all_rules(kind: str) -> None:
     from kinds import KINDS, named_data
 

@@ -17,9 +17,6 @@ from benchmarks import peaks
         "MRF, sparse, large blocks",
         "MRF, 90 MB",
         "ItemKNN",
-        "SLIM",
-        "FsSLIM",
-        "WMF",
     ],
 )
 def test_a_fit_holds_what_its_plan_says(name: str) -> None:

@@ -288,7 +288,7 @@ def test_serve_passes_every_option_on(shop: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("options", "kind", "changed"),
     [
-        (["--model", "SLIM: l2=9, l1=1", "--l2", "7"], "SLIM", {"l1": 1.0, "l2": 7.0}),
+        (["--model", "EDLAE: l2=9, dropout=0.5", "--l2", "7"], "EDLAE", {"dropout": 0.5, "l2": 7.0}),
         (["--model", "EASE: sparsity=dense", "--threshold", "0.2"], "EASE", {"threshold": 0.2}),
         (["--model", "Popularity", "--threads", "1", "--memory-limit", "1GB"], "Popularity", {}),
         (["--model", "alpha=0.5"], "MRF", {"alpha": 0.5}),

@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -17,7 +16,6 @@ import mrfrec
 from mrfrec import (
     MRF,
     DataError,
-    MissingLibraryError,
     MrfrecError,
     MrfrecWarning,
     ParameterError,
@@ -40,7 +38,7 @@ from mrfrec.evaluation import (
     ridges,
     strong_generalisation,
 )
-from mrfrec.models import SLIM, WMF, FsSLIM, ItemKNN, Popularity
+from mrfrec.models import EASE, ItemKNN, Popularity
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import load
 
@@ -113,8 +111,8 @@ def as_given(targets: str, *shown: str) -> Split:
     ("typed", "split", "model"),
     [
         ("events.csv --heldout 30 --model 'l2=2, sparsity=0.3'", strong, MRF(l2=2.0, sparsity=0.3)),
-        ("events.csv --heldout 30 --model SLIM --threads 1 --memory-limit 1GB", strong, SLIM()),
-        ("events.csv --heldout 30 --model 'WMF: factors=4' --threads 1", strong, WMF(factors=4, threads=1)),
+        ("events.csv --heldout 30 --model EASE --threads 1 --memory-limit 1GB", strong, EASE()),
+        ("events.csv --heldout 30 --model 'ItemKNN: neighbors=4' --threads 1", strong, ItemKNN(neighbors=4)),
         ("train.parquet --test later.parquet", lambda: as_given("later"), MRF()),
         ("train.parquet --test test.parquet --shown shown.parquet", lambda: as_given("test", "shown"), MRF()),
         ("events.csv --split leave-out --leave 2 --min-items 0", lambda: leave_out(events(), 2), MRF()),
@@ -315,10 +313,10 @@ NAMED_TWICE = "--model must be given at least twice, with different names"
 REFUSED = {
     "evaluate events.csv --min-items 400": "no interactions are left without users with fewer than 400 items",
     "evaluate events.csv --model l2": "--model must be a model such as",
-    "evaluate events.csv --model SLIM --model WMF": "--model must be given once; got 'SLIM and WMF'",
-    "evaluate events.csv --model ''": "--model must be a model such as SLIM, or left out; got ''",
+    "evaluate events.csv --model EASE --model ItemKNN": "--model must be given once; got 'EASE and ItemKNN'",
+    "evaluate events.csv --model ''": "--model must be a model such as EASE, or left out; got ''",
     "evaluate events.csv --model nothing.json": "nothing.json cannot be read: No such file",
-    "evaluate events.csv --model SLIM --device cpu": "got 'cpu'. It is for .*MRF.*MultDAE, MultVAE.",
+    "evaluate events.csv --model ItemKNN --device cpu": "got 'cpu'. It is for .*MRF.*EDLAE.",
     "evaluate events.csv --shown shown.parquet": "shown must be left out with a split of DATA",
     "evaluate events.csv --test later.parquet --split time": "split must be left out with --test",
     "evaluate events.csv --test later.parquet --at 0.2": "at must be left out with --test",
@@ -337,13 +335,13 @@ REFUSED = {
     "evaluate debian --min-value 4": "min_value must be left out with the data set debian",
     "compare events.csv --model 'a: l2=1'": NAMED_TWICE,
     "compare events.csv --model 'a: l2=1' --model 'a: l2=2'": NAMED_TWICE,
-    "compare events.csv --model SLIM --model Popularity --device cpu": "left out with SLIM, Popularity",
+    "compare events.csv --model ItemKNN --model Popularity --device cpu": "left out with ItemKNN, Popularity",
     f"{TUNE} --vary alpha=half": "alpha must be between 0 and 1; got 'half'",
     f"{TUNE} --metric ndcg@10,recall@10": "metric must be",
     f"{TUNE} --study nowhere/study.jsonl": "must be in a folder that exists",
     f"{TUNE} --study no.json": "another one than --study",
-    f"{TUNE} --model SLIM --vary l1": "--vary must be PARAMETER=VALUE",
-    f"{TUNE} --model SLIM --vary l1=1 --vary l1=2": "once for each parameter",
+    f"{TUNE} --model EASE --vary l2": "--vary must be PARAMETER=VALUE",
+    f"{TUNE} --model EASE --vary l2=1 --vary l2=2": "once for each parameter",
     "evaluate events.csv --drop-seen": "--drop-seen must be left out without --recommendations",
     "evaluate events.csv --recommendations 'MRF: a.csv'": "--recommendations must be different names",
     "evaluate events.csv --recommendations a.csv --recommendations b/a.csv": "must be different names",
@@ -415,30 +413,21 @@ def test_tune_writes_what_fit_evaluate_and_compare_take(run: Any, folder: Path) 
 
 
 def test_tune_finds_the_parameters_of_any_model_for_fit(run: Any, folder: Path) -> None:
-    typed = "tune events.csv --heldout 30 --metric ndcg@10 --model 'FsSLIM: l1=0.5' --vary neighbors=5,20"
-    found = json.loads(run(f"{typed} --method grid -o slim.json --format json"))
+    typed = (
+        "tune events.csv --heldout 30 --metric ndcg@10 --model 'ItemKNN: shrink=0.5' --vary neighbors=5,20"
+    )
+    found = json.loads(run(f"{typed} --model 'ItemKNN: shrink=0.5' --method grid -o knn.json --format json"))
     tried = [trial["parameters"] for trial in found["trials"]]
     points = grid(l1=[0.5], neighbors=[5, 20], l2=ridges(strong(), 0.0, [0.003, 0.03, 0.3]))
-    assert tried[:6] == [FsSLIM(**point).parameters for point in points]
-    written = json.loads((folder / "slim.json").read_text())
-    assert (written["model"], written["parameters"]) == ("FsSLIM", found["best"])
-    run("fit events.csv -o slim.mrf --params slim.json --model l1=2 --l2 7")
-    fitted = load(folder / "slim.mrf")
-    assert type(fitted).__name__ == "FsSLIM"
-    assert fitted.parameters == {**fitted.parameters, **found["best"], "l1": 2.0, "l2": 7.0}
-    with pytest.raises(ParameterError, match="of one kind, not FsSLIM and WMF"):
-        run("fit", "events.csv", "-o", "no.mrf", "--params", "slim.json", "--model", "WMF")
-
-
-@pytest.mark.parametrize(
-    "command", ["compare missing.csv --model MRF", "fit events.csv -o w.mrf --user-column nobody"]
-)
-def test_a_missing_library_is_told_before_the_data_is_read(
-    run: Any, command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "implicit.cpu.als", None)
-    with pytest.raises(MissingLibraryError, match=r"pip install .*\[wmf\]"):
-        run(f"{command} --model WMF")
+    assert tried[:6] == [ItemKNN(**point).parameters for point in points]
+    written = json.loads((folder / "knn.json").read_text())
+    assert (written["model"], written["parameters"]) == ("ItemKNN", found["best"])
+    run("fit events.csv -o knn.mrf --params knn.json --model shrink=2")
+    fitted = load(folder / "knn.mrf")
+    assert type(fitted).__name__ == "ItemKNN"
+    assert fitted.parameters == {**fitted.parameters, **found["best"], "shrink": 2.0}
+    with pytest.raises(ParameterError, match="of one kind, not ItemKNN and EASE"):
+        run("fit", "events.csv", "-o", "no.mrf", "--params", "knn.json", "--model", "EASE")
 
 
 @pytest.mark.parametrize("content", ["[]", "{", "[" * 100_000, '{"parameters": {"alhpa": 1}}'])
@@ -483,15 +472,15 @@ TYPED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "sparsity=dense": ("sparsity=dense", "MRF", {"sparsity": None}),
     "best.json": ("best", "MRF", {"l2": 7.0, "sparsity": 0.1}),
     "dense: best.json, sparsity=dense": ("dense", "MRF", {"l2": 7.0, "sparsity": None}),
-    "SLIM": ("SLIM", "SLIM", {}),
-    " mult-vae ": ("mult-vae", "MultVAE", {}),
+    "EASE": ("EASE", "EASE", {}),
+    " item-knn ": ("item-knn", "ItemKNN", {}),
     "Item KNN: neighbors=9": ("Item KNN", "ItemKNN", {"neighbors": 9}),
     "MRF: l2=3": ("MRF", "MRF", {"l2": 3}),
-    "model=SLIM, l1=9": ("model=SLIM, l1=9", "SLIM", {"l1": 9}),
+    "model=EDLAE, l1=9": ("model=EDLAE, l1=9", "EDLAE", {"l1": 9}),
     "other: model=item-knn, shrink=0": ("other", "ItemKNN", {"shrink": 0}),
     "slow: l2=3": ("slow", "MRF", {"l2": 3}),
-    "tuned.json": ("tuned", "SLIM", {"l1": 7.0, "l2": 1.0}),
-    "mine: tuned.json, l1=1": ("mine", "SLIM", {"l1": 1, "l2": 1.0}),
+    "tuned.json": ("tuned", "EASE", {"l1": 7.0, "l2": 1.0}),
+    "mine: tuned.json, l1=1": ("mine", "EASE", {"l1": 1, "l2": 1.0}),
 }
 
 
@@ -501,16 +490,16 @@ def test_models_are_typed_by_kind_name_parameters_and_files_or_refused(
     monkeypatch.chdir(tmp_path)
     Path("best.json").write_text('{"parameters": {"l2": 7.0, "sparsity": 0.1}}')
     tuned = Path("tuned.json")
-    tuned.write_text('{"model": "SLIM", "parameters": {"l1": 7.0, "l2": 1.0}}')
+    tuned.write_text('{"model": "EASE", "parameters": {"l1": 7.0, "l2": 1.0}}')
     assert {text: parse_model(text)[:3] for text in TYPED} == TYPED
-    assert parse_model("SLIM: l2=5", tuned)[:3] == ("SLIM", "SLIM", {"l1": 7.0, "l2": 5})
-    assert parse_model("", tuned)[1:3] == ("SLIM", {"l1": 7.0, "l2": 1.0})
+    assert parse_model("EASE: l2=5", tuned)[:3] == ("EASE", "EASE", {"l1": 7.0, "l2": 5})
+    assert parse_model("", tuned)[1:3] == ("EASE", {"l1": 7.0, "l2": 1.0})
     Path("odd.json").write_text('{"model": "SVD", "parameters": {}}')
     for text, message in {
-        "SLIN": r"a model such as .*; got 'SLIN'\. Did you mean 'SLIM'\?",
-        "SLIM l1=1": "must be a model such as 'SLIM: l1=1'",
-        "SLIM: model=WMF": "of one kind, not SLIM and WMF",
-        "a: tuned.json, model=MRF": "of one kind, not MRF and SLIM",
+        "EASY": r"a model such as .*; got 'EASY'\. Did you mean 'EASE'\?",
+        "EASE l2=1": "must be a model such as 'EASE: l2=100'",
+        "EASE: model=EDLAE": "of one kind, not EASE and EDLAE",
+        "a: tuned.json, model=MRF": "of one kind, not MRF and EASE",
         "a: model=SLIN": r"model must be one of MRF, EASE, .*; got 'SLIN'",
         "odd.json": "model must be one of MRF, EASE, .*; got 'SVD'",
     }.items():

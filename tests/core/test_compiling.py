@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 import mrfrec
 from mrfrec.core.kernels import compile as kernels
-from mrfrec.models import SLIM, FsSLIM, ItemKNN
+from mrfrec.models import ItemKNN
 
 SORTS_A_LIST = """
 import json, logging, os, sys
@@ -201,8 +201,6 @@ def test_fits_and_rankings_compile_nothing_after_compiling_ahead() -> None:
             mrfrec.MRF(sparsity=None),
             mrfrec.MRF(sparsity=0.2),
             ItemKNN(neighbors=5),
-            SLIM(),
-            FsSLIM(neighbors=5),
         ):
             model.fit(X)
             model.scores(X)

@@ -23,6 +23,7 @@ from mrfrec.models.registry import build
 
 import naive
 from matrices import random_matrix
+from vectors import Vectors
 
 Matrix = npt.NDArray[np.float64]
 
@@ -249,7 +250,7 @@ def test_an_item_does_not_recommend_itself() -> None:
     np.testing.assert_allclose(np.diag(scores), model.fitted_.learned.base_scores, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["MRF", "SLIM"])
+@pytest.mark.parametrize("kind", ["MRF", "ItemKNN"])
 def test_novelty_when_asking_is_that_of_a_fit(kind: str) -> None:
     X = sp.csr_array(random_matrix(6, users=150, items=40))
     if kind == "MRF":
@@ -286,8 +287,8 @@ def test_refusals() -> None:
         demo(rank=61)
     with pytest.raises(ParameterError, match="novelty must be between -1 and 1; got 2"):
         demo().recommend(novelty=2)
-    with pytest.raises(DataError, match="a WMF takes no novelty"):
-        build("WMF", {"factors": 4}).fit(sp.csr_array(random_matrix(7))).recommend(novelty=0.1)
+    with pytest.raises(DataError, match="a Vectors takes no novelty"):
+        Vectors(factors=4).fit(sp.csr_array(random_matrix(7))).recommend(novelty=0.1)
     with pytest.raises(MemoryPlanError, match=r"\(low rank\).*Use a smaller rank, or rank=0"):
         MRF(rank=1000, sparsity=0.0001, memory_limit="1GB").fit(sp.eye_array(100_000, format="csr"))
 

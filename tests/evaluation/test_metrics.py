@@ -23,6 +23,7 @@ from mrfrec.models.registry import build
 
 import naive_evaluation as naive
 from matrices import events_of, random_matrix
+from vectors import Vectors
 
 Numbers = npt.NDArray[np.float64]
 
@@ -303,7 +304,7 @@ def test_top_k_is_the_naive_ranking(split: Split, make: Any) -> None:
             assert ranked.tolist() == case_of(model, split, k, ties=ties).ranked
 
 
-@pytest.mark.parametrize("kind", ["MRF", "EASE", "Popularity", "ItemKNN", "SLIM", "WMF"])
+@pytest.mark.parametrize("kind", ["MRF", "EASE", "Popularity", "ItemKNN", Vectors.__name__])
 def test_what_is_measured_is_what_is_served(split: Split, kind: str) -> None:
     model = build(kind, {"threshold": 0.3} if kind == "MRF" else {}).fit(split.training)
     ranked = protocol.rank(model, split.test, 10)

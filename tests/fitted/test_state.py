@@ -16,9 +16,10 @@ import scipy.sparse as sp
 
 import mrfrec
 from mrfrec import MRF, Interactions, Recommender
-from mrfrec.models import WMF, ItemKNN, Popularity
+from mrfrec.models import ItemKNN, Popularity
 
 from matrices import random_matrix
+from vectors import Vectors
 
 SOURCES = str(Path(mrfrec.__file__).parent)
 ITEMS = [f"i{n}" for n in range(20)]
@@ -156,7 +157,7 @@ def test_a_state_cannot_be_changed() -> None:
         lambda: MRF(**MRF_OPTIONS),
         lambda: MRF(sparsity=0.3, **MRF_OPTIONS),
         lambda: ItemKNN(threads=1),
-        lambda: WMF(factors=4, iterations=1, threads=1),
+        lambda: Vectors(factors=4),
     ],
 )
 def test_answers_while_another_thread_fits_are_of_one_model(make: Callable[[], Recommender]) -> None:

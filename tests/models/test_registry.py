@@ -230,20 +230,10 @@ def test_a_parameter_that_json_cannot_hold_is_refused_when_saving(tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
-OF_TRAINING = {
-    "hidden": 0, "dropout": 1.0, "l2": -1, "learning_rate": 0, "patience": 0, "validation": 1, "seed": -1,
-    "device": "gpu",
-}  # fmt: skip
 OUT_OF_RANGE: dict[str, dict[str, Any]] = {
     "EASE": {"l2": -1, "sparsity": 2.0},
     "EDLAE": {"dropout": 1.0},
     "ItemKNN": {"neighbors": 0, "shrink": -1, "user_weight": -1, "normalize": 1},
-    "SLIM": {"l1": -1, "l2": -1, "tolerance": 0, "passes": 0, "dtype": "float16"},
-    "FsSLIM": {"neighbors": 0, "l1": -1},
-    "WMF": {"factors": 0, "l2": 0.0, "weight": -0.1, "iterations": 0, "seed": None},
-    "CDAE": {**OF_TRAINING, "weight": -1, "activation": "relu", "user_vectors": 1},
-    "MultDAE": OF_TRAINING,
-    "MultVAE": {**OF_TRAINING, "latent": 0, "kl_cap": -1, "kl_epochs": -1},
 }
 
 
@@ -259,7 +249,6 @@ def test_every_model_says_what_it_needs() -> None:
         own = model_class(kind)
         assert own.__name__ == kind
         assert own.tuning_grid.keys() <= own.defaults().keys() - set(own.machine_parameters)
-        assert own.extra in (None, "wmf", "torch")
         assert len([each for each in own.__mro__ if issubclass(each, Recommender)]) <= 4
-    assert kind_named("mult_vae") == "MultVAE"
+    assert kind_named("item_knn") == "ItemKNN"
     assert kind_named("nothing") is None

@@ -24,8 +24,7 @@ X = sp.csr_array(random_matrix(1, users=40, items=30))
     [
         ("MRF", {"l2": 3.0, "measure": False, "memory_limit": "8GB", "threads": 1}),
         ("EASE", {"l2": 3.0}),
-        ("WMF", {"factors": 4}),
-        ("MultVAE", {"latent": 4}),
+        ("ItemKNN", {"neighbors": 4}),
         ("Popularity", {}),
     ],
 )

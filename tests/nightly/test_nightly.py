@@ -528,7 +528,7 @@ SINK = f'[publish.similar]\nto = "{URL}"\ntable = "t"\n'
         ("sparsity = 0.2", "sparsity = 2", r"model\.sparsity"),
         ("sparsity = 0.2", "measure_every = 0", "measure_every"),
         ("sparsity = 0.2", 'kind = "MFR"', r"model\.kind must be one of MRF, EASE"),
-        ("[model]\nsparsity = 0.2", 'features = "x"\n[model]\nkind = "SLIM"', r"source\.features .* SLIM"),
+        ("[model]\nsparsity = 0.2", 'features = "x"\n[model]\nkind = "EASE"', r"source\.features .* EASE"),
         ('data = "events.csv"', 'data = "sqlite:///x.db"', r"source\.query must be given with a database"),
         ("[model]", 'items = "p.csv"\nitems_query = "select 1"\n[model]', r"items_query must be given"),
         ("[model]", f'features = "{URL}"\n[model]', r"source\.features_query must be given with a"),

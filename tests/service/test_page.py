@@ -23,8 +23,9 @@ from mrfrec.service.graph import NARROW, WIDE, draw
 
 from odd_models import ODD, TITLES, fitted
 from servers import CLIENT, asking, save_products, save_shop, save_tagged, serving
+from vectors import Vectors
 
-NAMES = ["shop", "odd", "numbers", "untitled", "one", "popular", "wmf", "dae", "tagged"]
+NAMES = ["shop", "odd", "numbers", "untitled", "one", "popular", "vectors", "tagged"]
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +42,8 @@ def url(folder: Path) -> Iterator[str]:
         "untitled": fitted([*range(30)], None, folder / "untitled.mrf", MRF(threads=1, sparsity=0.3)),
         "one": fitted(["only"], None, folder / "one.mrf", models.EASE(threads=1)),
         "popular": fitted(ODD, None, folder / "popular.mrf", models.Popularity()),
-        "wmf": fitted([*range(12)], None, folder / "wmf.mrf", models.WMF(factors=3, iterations=2, threads=1)),
         "tagged": save_tagged(folder / "tagged.mrf"),
-        "dae": fitted([*range(12)], None, folder / "dae.mrf", models.MultDAE(hidden=4, epochs=1, threads=1)),
+        "vectors": fitted([*range(12)], None, folder / "vectors.mrf", Vectors(factors=3)),
     }
     with serving(create_app(files, settings=ServiceSettings(max_history=20, poll=0))) as url:
         yield url
@@ -188,10 +188,10 @@ def test_neighbors_are_those_of_the_model_with_their_signs(client: httpx.Client)
         ("/static/none.css", 404, "no such file"),
         ("/history?item=milk&item=%3Ccaviar%3E", 200, "Unknown to the model: <caviar>"),
         ("/item?model=popular&item=100%25", 200, "no graph"),
-        ("/item?model=wmf&item=3", 200, "cosine"),
+        ("/item?model=vectors&item=3", 200, "cosine"),
         ("/item?model=one&item=only", 200, "no graph"),
         ("/history?model=one&item=only", 200, "Nothing is left"),
-        ("/history?model=dae&item=1&item=2", 200, "A MultDAE gives no reasons"),
+        ("/history?model=vectors&item=1&item=2", 200, "A Vectors gives no reasons"),
     ],
 )
 def test_pages_say_what_is_wrong_or_missing(client: httpx.Client, path: str, status: int, words: str) -> None:
@@ -199,7 +199,7 @@ def test_pages_say_what_is_wrong_or_missing(client: httpx.Client, path: str, sta
 
 
 def test_a_model_that_takes_no_novelty_has_no_slider(client: httpx.Client) -> None:
-    tags = get(client, "/history", model="wmf").tags
+    tags = get(client, "/history", model="vectors").tags
     assert not [given for _, given in tags if given.get("type") == "range"]
 
 

@@ -30,7 +30,7 @@ def check_explains(fitted: FittedState) -> None:
     if not fitted.learned.explains:
         raise DataError(
             f"a {fitted.kind} cannot explain: its scores are no sums over the items of a "
-            "history. MRF, EASE, EDLAE, SLIM, FsSLIM, ItemKNN and WMF can."
+            "history. MRF, EASE, EDLAE and ItemKNN can."
         )
 
 
@@ -41,7 +41,7 @@ def added_novelty(fitted: FittedState, novelty: float | None) -> float:
     if not fitted.learned.scales_scores:
         raise DataError(
             f"a {fitted.kind} takes no novelty: its scores are no sums of weights, and dividing "
-            "them by popularity means nothing. MRF, EASE, EDLAE, SLIM, FsSLIM and ItemKNN do."
+            "them by popularity means nothing. MRF, EASE, EDLAE and ItemKNN do."
         )
     return novelty - fitted.novelty
 

@@ -59,7 +59,7 @@ def evaluate(
       mrfrec evaluate ratings.csv --min-value 4 --heldout 1000 --model 'l2=3, sparsity=0.01'
       mrfrec evaluate small.csv --split leave-out --leave 1 --min-items 2
       mrfrec evaluate train.parquet --test test.parquet --metrics recall_all@20,ndcg@20
-      mrfrec evaluate debian --model 'WMF: factors=200'
+      mrfrec evaluate debian --model 'ItemKNN: neighbors=50'
       mrfrec evaluate events.csv --items products.csv --at-most brand=2 --variety 0.3 --by brand
       mrfrec evaluate events.csv --recommendations 'als: lists.parquet' --metrics ndcg@10
       mrfrec evaluate events.csv --item-features products.csv --cold-items 0.1
@@ -147,7 +147,7 @@ def compare(
     \b
     Examples:
       mrfrec compare events.csv --model 'dense: sparsity=dense' --model 'sparse: sparsity=0.01'
-      mrfrec compare events.csv --model MRF --model Popularity --model SLIM --model 'WMF: factors=64'
+      mrfrec compare events.csv --model MRF --model Popularity --model EASE --model 'ItemKNN: neighbors=50'
     """
     models = models_to_compare(model, options.machine)
     lists = _named_lists(recommendations, drop_seen, models)
@@ -178,7 +178,7 @@ def tune(
     model: Annotated[
         list[str] | None,
         "MODEL",
-        "The model and parameters that all trials share: 'SLIM: l1=1'.  [default: MRF]",
+        "The model and parameters that all trials share: 'EASE: l2=100'.  [default: MRF]",
     ] = None,
     metric: Annotated[str | None, "NAME", "The metric to maximise.  [default: ndcg@100]"] = None,
     method: Annotated[
@@ -219,8 +219,8 @@ def tune(
       mrfrec tune events.csv -o best.json
       mrfrec tune events.csv -o best.json --minutes 60 --study trials.jsonl
       mrfrec tune events.csv -o best.json --method grid --vary sparsity=0.005,0.01 --vary l2=1,3,10
-      mrfrec tune events.csv -o slim.json --model SLIM --trials 10
-      mrfrec tune events.csv -o wmf.json --model 'WMF: factors=64' --vary weight=1,5,20
+      mrfrec tune events.csv -o knn.json --model ItemKNN --trials 10
+      mrfrec tune events.csv -o ease.json --model 'EASE: sparsity=dense' --vary l2=50,100,200
     """  # fmt: skip
     from mrfrec.figures import write_figure
 

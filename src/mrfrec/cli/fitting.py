@@ -56,8 +56,7 @@ def fit(
     model: Annotated[
         list[str] | None,
         "MODEL",
-        "MRF, EASE, EDLAE, Popularity, ItemKNN, SLIM, FsSLIM, WMF, CDAE, MultDAE or MultVAE, also with "
-        "parameters: 'SLIM: l1=1'.  [default: MRF]",
+        "MRF, EASE, EDLAE, Popularity or ItemKNN, also with parameters: 'EASE: l2=100'.  [default: MRF]",
     ] = None,
     params: Annotated[
         Path | None, "Model and parameters from mrfrec tune; other options override them."
@@ -82,8 +81,7 @@ def fit(
       mrfrec fit clicks.csv -o shop.mrf --event-weights view=0.2,cart=0.5,buy=1 --half-life 90d
       mrfrec fit postgresql://db/shop --query 'select user_id, sku from orders' -o shop.mrf
       mrfrec fit events.csv -o shop.mrf --params best.json
-      mrfrec fit events.csv -o shop.mrf --model 'SLIM: l1=1, l2=50'
-      mrfrec fit events.csv -o shop.mrf --model MultVAE --device cuda
+      mrfrec fit events.csv -o shop.mrf --model 'EDLAE: dropout=0.5, l2=50'
       mrfrec fit events.csv -o shop.mrf --item-features products.csv --histories
     """
     name = data_set_named(data, reading)

@@ -1,4 +1,4 @@
-"""Parse models on the command line: `SLIM`, `SLIM: l1=1`, `dense: l2=6, sparsity=dense`, `best.json`."""
+"""Parse models on the command line: `EASE`, `EASE: l2=100`, `dense: l2=6, sparsity=dense`, `best.json`."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ def only_model(texts: Sequence[str] | None) -> str:
     if texts and len(texts) > 1:
         raise ParameterError("--model", "given once", in_words(texts), "mrfrec compare takes several.")
     if texts and not texts[0].strip():
-        raise ParameterError("--model", "a model such as SLIM, or left out", texts[0])
+        raise ParameterError("--model", "a model such as EASE, or left out", texts[0])
     return texts[0] if texts else ""
 
 
@@ -52,7 +52,7 @@ def parse_model(text: str, file: Path | None = None) -> Spec:
             parts.append(read_parameters(Path(part)))
             name = name or (Path(part).stem if part == what else "")
         elif not equals or not value or " " in key:
-            rule = "a model such as 'SLIM: l1=1', a file of parameters (.json), or parameter=value, …"
+            rule = "a model such as 'EASE: l2=100', a file of parameters (.json), or parameter=value, …"
             near = nearest_kind(part)
             raise ParameterError("--model", rule, text, f"Did you mean {near!r}?" if near else "")
         elif part == "preset=paper":

@@ -109,7 +109,7 @@ def climb(
         The metric to maximise, such as "recall@20". By default "ndcg@100", with fewer places for fewer
         items.
     model
-        Name of the kind of model, such as "SLIM" or that of a class of your own.
+        Name of the kind of model, such as "EASE" or that of a class of your own.
     vary
         Lists of values by the name of the parameter, {"l2": [1, 10, 100]}, that replace those of the model,
         or add to them.

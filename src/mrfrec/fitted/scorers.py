@@ -1,4 +1,4 @@
-"""Score histories: by weights, by weights and a low-rank part, by vectors.
+"""Score histories: by weights, by weights and a low-rank part.
 
 Compiled code scores one user as it scores many: in the same order of floating-point operations, so that the
 scores of a user do not depend on who else is asked about.
@@ -22,8 +22,6 @@ Array = npt.NDArray[Any]
 Ties = Literal["index", "popularity"]
 
 FEW = 16  # users who are answered one after the other, without threads
-# Users whose vectors are multiplied at once: the same number for any number of users, and so the same scores.
-_USERS_MULTIPLIED = 32
 _CACHED_SCORES = 2**18  # scores of a block of users, which then stay in the processor's cache
 _SPARSE_SCORES = 2**22  # sparse scores of a block of users: 32 MB at most
 _MULTIPLIED_SCORES = 2**23  # scores of a block of users whose vectors are multiplied: 32 MB
@@ -290,25 +288,6 @@ def as_array(scored: Rows | Array, base: Array) -> Array:
     out = np.tile(base, (len(scored), 1))
     out[np.repeat(np.arange(len(scored)), np.diff(scored.ptr)), scored.items] = scored.values
     return out
-
-
-class VectorScorer(Scorer):
-    """Scores h·Vᵀ, where h is a vector for each user."""
-
-    uses_blas = True
-    users_at_once = _USERS_MULTIPLIED
-
-    def __init__(self, histories: Rows, users: Array, vectors: Array) -> None:
-        super().__init__(histories)
-        self._users, self._vectors = users, vectors
-
-    def scores(self, first: int, last: int, base: Array, selection: Selection | None = None) -> Array:
-        """Return base + h·Vᵀ."""
-        some = np.zeros((_USERS_MULTIPLIED, self._users.shape[1]), base.dtype)
-        some[: last - first] = self._users[first:last]
-        block = np.matmul(some, self._vectors.T)
-        block += base
-        return np.asarray(block[: last - first])
 
 
 def items_of(rows: Rows, u: int) -> Array:

@@ -12,7 +12,6 @@ import scipy.sparse as sp
 from mrfrec.core.kernels import compile as kernels
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.models.baselines.neighborhood import ItemKNN
-from mrfrec.models.baselines.slim import SLIM, FsSLIM
 from mrfrec.models.linear import Linear
 from mrfrec.models.mrf.field import GaussianField
 from mrfrec.models.mrf.model import MRF
@@ -25,7 +24,7 @@ _log = logging.getLogger("mrfrec")
 def compile_ahead(*, dtypes: Sequence[Literal["float32", "float64"]] = ("float32",)) -> Path:
     """Compile the kernels of fitting and ranking, so that later processes load them instead of compiling.
 
-    Covers `MRF`, dense and sparse, with binary data, values and times, and `ItemKNN`, `SLIM` and `FsSLIM`.
+    Covers `MRF`, dense and sparse, with binary data, values and times, and `ItemKNN`.
     Returns the folder that has the machine code: `lib/mrfrec` of the Python environment if that can be
     written, else `~/.cache/mrfrec`, unless numba's variable NUMBA_CACHE_DIR names another. Machine code is
     for one model of processor: on another one it is compiled anew.
@@ -51,8 +50,6 @@ def compile_ahead(*, dtypes: Sequence[Literal["float32", "float64"]] = ("float32
             MRF(sparsity=None, **settings),
             MRF(sparsity=0.5, max_neighbors=10, r=0.5, **settings),
             ItemKNN(neighbors=2, threads=1),
-            SLIM(**shared),
-            FsSLIM(neighbors=2, **shared),
         ]
         for model in models:
             model.fit(X)

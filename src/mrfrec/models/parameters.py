@@ -66,7 +66,7 @@ class Parameterized:
         targets, inputs = TargetTags(required=False), InputTags(sparse=True)
         return Tags(estimator_type=None, target_tags=targets, input_tags=inputs)
 
-    def _set_limits(self, threads: int | None, memory_limit: int | str | None) -> None:
+    def set_limits(self, threads: int | None, memory_limit: int | str | None) -> None:
         """Check and set `threads` and `memory_limit`."""
         self.threads = check_thread_count(threads)
         self.memory_limit = None if memory_limit is None else parse_bytes(memory_limit)

@@ -1,7 +1,7 @@
 """All models by name: find a class, build a model from parameters, load one from a file.
 
 To add a model to the package, write its module and add one line to `MODELS`. The class itself says what
-tuning varies and which extra it needs. Models outside the package use `register`.
+tuning varies. Models outside the package use `register`.
 """
 
 import inspect
@@ -22,12 +22,6 @@ MODELS = {
     "EDLAE": "mrfrec.models.baselines.family",
     "Popularity": "mrfrec.models.baselines.neighborhood",
     "ItemKNN": "mrfrec.models.baselines.neighborhood",
-    "SLIM": "mrfrec.models.baselines.slim",
-    "FsSLIM": "mrfrec.models.baselines.slim",
-    "WMF": "mrfrec.models.baselines.wmf",
-    "CDAE": "mrfrec.models.baselines.autoencoders",
-    "MultDAE": "mrfrec.models.baselines.autoencoders",
-    "MultVAE": "mrfrec.models.baselines.autoencoders",
 }
 """The models of this package, and the module of each."""
 

@@ -128,7 +128,7 @@ class ItemKNN(Linear):
         self.shrink = check_nonnegative("shrink", shrink)
         self.user_weight = check_nonnegative("user_weight", user_weight)
         self.normalize = check_flag("normalize", normalize)
-        self._set_limits(threads, memory_limit)
+        self.set_limits(threads, memory_limit)
 
     def _fit(self, data: "Interactions", context: FitContext) -> LinearWeights:
         from mrfrec.core import neighbors

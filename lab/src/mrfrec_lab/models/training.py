@@ -1,24 +1,20 @@
 """Train an autoencoder: epochs, early stopping and validation."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mrfrec.core.memory import human_bytes
-from mrfrec.core.metrics import discounts, ideal_gains
-from mrfrec.core.rows import Rows
-from mrfrec.data.heldout import only_entries
-from mrfrec.engines.machine import usable_threads
-from mrfrec.errors import DataError, MemoryPlanError
-from mrfrec.models.baselines.networks import DeviceRows, Recipe, Trainer, Weights, ranked, seed_of
+from mrfrec import DataError, MemoryPlanError, ParameterError
+from mrfrec.extending import Rows
+from mrfrec_lab.models.networks import DeviceRows, Recipe, Trainer, Weights, ranked, seed_of
 
-if TYPE_CHECKING:
-    from mrfrec.core.progress import Progress
+Progress = Callable[[str, int, int], None]
 
 _DEPTH = 100  # places of the nDCG that decides when to stop
 _MOST_VALIDATION_USERS = 10_000
@@ -35,7 +31,7 @@ def train(
     validation: tuple[Rows, Rows] | None,
     device: str,
     needed: int,
-    progress: "Progress | None" = None,
+    progress: Progress | None = None,
     is_enough: Callable[[list[dict[str, Any]]], bool] = lambda _: False,
 ) -> Trained:
     """Train a network on users × items and keep the epoch with the best validation nDCG.
@@ -46,7 +42,7 @@ def train(
     """
     if validation is None and model.validation > 0:
         rows, validation = _set_aside(rows, model)
-    with _settings(model.threads or usable_threads(), device, needed):
+    with _settings(model.threads or len(os.sched_getaffinity(0)), device, needed):
         trainer = Trainer(model, rows, device)
         held_out = None if validation is None else _ValidationUsers(validation, model, device)
         patience = model.epochs if held_out is None else model.patience or model.epochs
@@ -87,7 +83,7 @@ def _settings(threads: int, device: str, needed: int) -> Iterator[None]:
             yield
     except torch.OutOfMemoryError as error:
         raise MemoryPlanError(
-            f"training ran out of memory on {device}: it needs about {human_bytes(needed)}. Use a smaller "
+            f"training ran out of memory on {device}: it needs about {needed / 1e9:.1f} GB. Use a smaller "
             'batch or hidden, or device="cpu".',
             needed=needed,
             limit=torch.cuda.mem_get_info(device)[0] if device.startswith("cuda") else 0,
@@ -117,8 +113,23 @@ def _set_aside(rows: Rows, model: Recipe) -> tuple[Rows, tuple[Rows, Rows]]:
     hidden = np.zeros(len(owner), np.bool_)
     hidden[shuffled] = np.arange(len(owner)) - held_out.ptr[owner] < most[owner]
     others = rows.take(np.setdiff1d(np.arange(len(rows)), aside))
-    X = held_out.matrix()
-    return others, (Rows.of(only_entries(X, ~hidden)), Rows.of(only_entries(X, hidden)))
+    return others, (_only(held_out, ~hidden), _only(held_out, hidden))
+
+
+def _only(rows: Rows, chosen: npt.NDArray[np.bool_]) -> Rows:
+    """Return the rows with these of their entries."""
+    ptr = np.concatenate([[0], np.cumsum(chosen)])[rows.ptr]
+    return Rows(ptr, rows.items[chosen], rows.values[chosen], rows.width)
+
+
+def chosen_device(name: str) -> str:
+    """Return the device that a name stands for; refuse one that is not there."""
+    has_gpu = torch.cuda.is_available()
+    if name == "auto":
+        return "cuda" if has_gpu else "cpu"
+    if name != "cpu" and not (has_gpu and int(name.partition(":")[2] or 0) < torch.cuda.device_count()):
+        raise ParameterError("device", '"cpu" or "auto" where PyTorch finds no such GPU', name)
+    return name
 
 
 class _ValidationUsers:
@@ -131,7 +142,9 @@ class _ValidationUsers:
         self._shown, self._targets = (DeviceRows(rows.take(users), model, device) for rows in validation)
         self._model = model
         self._depth = min(_DEPTH, self._shown.width)
-        gains = discounts(self._depth), ideal_gains(self._targets.lengths, self._depth)
+        discounts = 1.0 / np.log2(np.arange(2, self._depth + 2))
+        best = np.append(0.0, np.cumsum(discounts))  # of a perfect list, by the number of targets
+        gains = discounts, best[np.minimum(self._targets.lengths, self._depth)]
         self._discounts, self._ideal = (torch.from_numpy(each).to(device) for each in gains)
 
     def ndcg(self, weights: Mapping[str, Tensor]) -> float:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag
 
-from mrfrec.core.rows import Rows
-from mrfrec.errors import NumericalError
+from mrfrec import NumericalError
+from mrfrec.extending import Rows
 
 _LIBRARY = 24_000_000  # bytes that PyTorch's own buffers take, measured
 

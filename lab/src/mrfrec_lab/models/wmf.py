@@ -1,28 +1,22 @@
 """WMF: weighted matrix factorisation (Hu, Koren & Volinsky, ICDM 2008)."""
 
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
+from scipy.linalg.lapack import dposv
+from threadpoolctl import threadpool_limits
 
-from mrfrec.checks import check_count, check_nonnegative, check_number, check_seed
-from mrfrec.core.rows import DenseRows, Rows
-from mrfrec.engines.local import LocalEngine
-from mrfrec.engines.machine import memory_budget
-from mrfrec.errors import DataError, NumericalError
-from mrfrec.fitted.files import shaped
-from mrfrec.fitted.latent import LatentVectors, refuse_negative, stored_vectors
-from mrfrec.fitted.state import Facts
-from mrfrec.models.climbing import Axis
-from mrfrec.models.latent import Latent
-from mrfrec.models.recommender import FitContext
-
-if TYPE_CHECKING:
-    from mrfrec.data.interactions import Interactions
-    from mrfrec.io.artifact import Stored
+from mrfrec import DataError, Interactions, MissingLibraryError, NumericalError
+from mrfrec.extending import FitContext, Rows, Stored, memory_budget, shaped
+from mrfrec_lab.models import checks
+from mrfrec_lab.models.latent import Latent, LatentVectors, refuse_negative, stored_vectors
 
 _USERS_PER_TASK = 64
 
@@ -47,7 +41,7 @@ class WMFVectors(LatentVectors):
         other items of the history.
         """
         refuse_negative("WMF", "a history", Rows(np.array([0, len(had)]), had, values, len(self.base_scores)))
-        V = self.vectors.matrix()
+        V = self.vectors
         A, Y, c = self._system(had, values)
         s = Y @ _solved(A, V[targets].astype(np.float64).T)
         return np.asarray(s * (c / values)[:, None], np.float64)
@@ -55,7 +49,7 @@ class WMFVectors(LatentVectors):
     def embed(self, histories: Rows, threads: int) -> npt.NDArray[np.float32]:
         """Return x_u = (YᵀCᵘY + λI)⁻¹ YᵀCᵘp(u), solved exactly for each user (Hu et al., Eq. 4)."""
         refuse_negative("WMF", "a history", histories)
-        users = np.zeros((len(histories), self.vectors.width), np.float32)
+        users = np.zeros((len(histories), self.vectors.shape[1]), np.float32)
 
         def work(start: int) -> None:
             for u in range(start, min(start + _USERS_PER_TASK, len(users))):
@@ -64,15 +58,16 @@ class WMFVectors(LatentVectors):
                     A, Y, c = self._system(histories.items[span], histories.values[span])
                     users[u] = _solved(A, c @ Y)
 
-        with LocalEngine(threads) as workers:
-            workers.run(work, range(0, len(users), _USERS_PER_TASK))
+        # One BLAS thread in each of ours.
+        with threadpool_limits(1, "blas"), ThreadPoolExecutor(threads) as pool:
+            list(pool.map(work, range(0, len(users), _USERS_PER_TASK)))
         return users
 
     def _system(
         self, had: npt.NDArray[Any], values: npt.NDArray[Any]
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return YᵀCᵘY + λI, and the vectors and confidences of the items a user has."""
-        Y = self.vectors.array[had].astype(np.float64)
+        Y = self.vectors[had].astype(np.float64)
         more = self.weight * values.astype(np.float64)
         # YᵀCᵘY = YᵀY + Yᵀ(Cᵘ − I)Y; only items of the history contribute to the second term.
         part = np.sqrt(more)[:, None] * Y
@@ -81,7 +76,7 @@ class WMFVectors(LatentVectors):
         A.flat[:: len(A) + 1] += self.l2
         return A, Y, 1 + more
 
-    def stored(self) -> tuple[dict[str, Array], Facts]:
+    def stored(self) -> tuple[dict[str, Array], dict[str, Any]]:
         arrays, facts = super().stored()
         return {**arrays, "gram": self.gram}, facts
 
@@ -92,7 +87,7 @@ class WMF(Latent):
     Minimises  Σ_ui c_ui (p_ui − x_uᵀy_i)² + λ (Σ_u ‖x_u‖² + Σ_i ‖y_i‖²)  over all pairs, where p_ui is 1 for
     items a user has and 0 otherwise, and c_ui = 1 + α·value is the confidence. User vectors are not stored:
     to answer, x_u is solved for the given history, also for training users. Training needs the library
-    implicit (`pip install ".[wmf]"`); answering does not.
+    implicit (the extra `wmf` of the lab); answering does not.
 
     Parameters
     ----------
@@ -111,13 +106,11 @@ class WMF(Latent):
     """
 
     # Liang et al. (2018) try 100 or 200 factors, and 1 + weight of 2, 5, 10, 30, 50 or 100.
-    tuning_grid: ClassVar[Mapping[str, Axis]] = {
+    tuning_grid: ClassVar[Mapping[str, Sequence[float]]] = {
         "factors": (100, 200),
         "weight": (1.0, 9.0, 49.0),
         "l2": (10.0, 100.0),
     }
-    extra: ClassVar[str | None] = "wmf"
-    _trained_by: ClassVar[tuple[str, str]] = ("implicit.cpu.als", "the library implicit")
 
     def __init__(
         self,
@@ -130,16 +123,14 @@ class WMF(Latent):
         threads: int | None = None,
         memory_limit: int | str | None = None,
     ) -> None:
-        self.factors = check_count("factors", factors)
-        self.l2 = check_number("l2", l2, "a finite number above 0", lambda x: x > 0)
-        self.weight = check_nonnegative("weight", weight)
-        self.iterations = check_count("iterations", iterations)
-        self.seed = check_seed(seed)
-        self._set_limits(threads, memory_limit)
+        self.factors = checks.whole("factors", factors)
+        self.l2 = checks.number("l2", l2, "a finite number above 0", lambda x: x > 0)
+        self.weight = checks.nonnegative("weight", weight)
+        self.iterations = checks.whole("iterations", iterations)
+        self.seed = checks.whole("seed", seed, 0)
+        self.set_limits(threads, memory_limit)
 
-    def _fit(self, data: "Interactions", context: FitContext) -> WMFVectors:
-        import scipy.sparse as sp
-
+    def _fit(self, data: Interactions, context: FitContext) -> WMFVectors:
         start = time.perf_counter()
         X = data.matrix
         refuse_negative("WMF", "the data", Rows.of(X))
@@ -149,9 +140,12 @@ class WMF(Latent):
         # precision for YᵀY; confidences by user and by item; a square for each of eight threads.
         needed = 4 * self.factors * (n + m + max(n, 2 * m)) + 20 * X.nnz + 64 * self.factors**2
         plan.require("vectors", context.copied + needed, "Use fewer factors.")
-        self.check_ready()
-        from implicit.cpu.als import AlternatingLeastSquares
-        from implicit.recommender_base import ModelFitError
+        try:
+            from implicit.cpu.als import AlternatingLeastSquares
+            from implicit.recommender_base import ModelFitError
+        except ImportError as error:
+            what = "WMF needs the library implicit to be trained: pip install implicit."
+            raise MissingLibraryError(what) from error
 
         def report(iteration: int, *_: object) -> None:
             if context.progress is not None:
@@ -167,13 +161,13 @@ class WMF(Latent):
             raise DataError("1 + weight·value exceeds single precision. Scale the values down.")
         report(-1)
         # One BLAS thread in each of implicit's threads; the assignment of users to threads changes nothing.
-        with LocalEngine(self.threads) as workers:
+        with threadpool_limits(1, "blas"):
             als = AlternatingLeastSquares(
                 factors=self.factors,
                 regularization=self.l2,
                 alpha=1.0,
                 iterations=self.iterations,
-                num_threads=workers.threads,
+                num_threads=self.threads or len(os.sched_getaffinity(0)),
                 random_state=self.seed,
                 use_cg=True,  # 5 to 16 times as fast as Cholesky factors; ten iterations are worth five
             )
@@ -191,7 +185,7 @@ class WMF(Latent):
             wide = Y.astype(np.float64)
             gram = wide.T @ wide
         return WMFVectors(
-            vectors=DenseRows(Y),
+            vectors=Y,
             base_scores=np.zeros(m, np.float32),
             gram=gram,
             l2=self.l2,
@@ -200,7 +194,7 @@ class WMF(Latent):
             memory_plan=plan.stages,
         )
 
-    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> WMFVectors:
+    def _restore(self, arrays: Mapping[str, Stored], facts: Mapping[str, Any], m: int) -> WMFVectors:
         shaped(arrays, "vectors", m, self.factors)
         gram = shaped(arrays, "gram", self.factors, self.factors).read()
         return WMFVectors(**stored_vectors(arrays, m), gram=gram, l2=self.l2, weight=self.weight)
@@ -208,8 +202,6 @@ class WMF(Latent):
 
 def _solved(A: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return A⁻¹b, by Cholesky."""
-    from scipy.linalg.lapack import dposv
-
     _, x, info = dposv(A.T, b, lower=1, overwrite_a=1)
     if info != 0:
         raise NumericalError("the equations of a user are singular in double precision. Use a larger l2.")

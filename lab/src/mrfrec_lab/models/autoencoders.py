@@ -5,34 +5,19 @@ numpy: scores are h(x)·Vᵀ + b, where h is the network up to its last hidden l
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
-from mrfrec.checks import (
-    check_count,
-    check_device_name,
-    check_flag,
-    check_nonnegative,
-    check_number,
-    check_seed,
-)
-from mrfrec.core.rows import DenseRows, Rows
-from mrfrec.engines.machine import memory_budget
-from mrfrec.errors import ParameterError
-from mrfrec.fitted.files import shaped
-from mrfrec.fitted.latent import LatentVectors, refuse_negative, stored_vectors
-from mrfrec.fitted.state import Facts
-from mrfrec.models.climbing import Axis
-from mrfrec.models.latent import Latent
-from mrfrec.models.recommender import FitContext
-
-if TYPE_CHECKING:
-    from mrfrec.data.interactions import Interactions
-    from mrfrec.io.artifact import Stored
+from mrfrec import Interactions, MissingLibraryError, ParameterError
+from mrfrec.extending import FitContext, Rows, Stored, memory_budget, shaped
+from mrfrec_lab.models import checks
+from mrfrec_lab.models.latent import Latent, LatentVectors, refuse_negative, stored_vectors
 
 # Users of a matrix product: the same number for any number of users, and so the same scores.
 _USERS_AT_ONCE = 32
@@ -46,7 +31,7 @@ Array = npt.NDArray[Any]
 class Network(LatentVectors):
     """A trained network: V and b are its last layer, and `embed` is all that is before it."""
 
-    first: DenseRows  # W of the first layer, one row per item
+    first: Array  # W of the first layer, one row per item
     layers: Mapping[str, Array]  # the bias of the first layer, and the layers between it and the last
     name: str  # of the kind of model
     is_multinomial: bool
@@ -56,27 +41,24 @@ class Network(LatentVectors):
 
     def embed(self, histories: Rows, threads: int) -> Array:
         """Return the last hidden layer."""
-        from mrfrec.engines.local import LocalEngine
-
         first = self.first
         refuse_negative(self.name, "a history", histories)
         n, items, values = len(histories), histories.items, histories.values.astype(np.float64)
-        first.verify(np.unique(items) if len(items) <= 10_000 else None)
-        out = np.empty((n, first.width), np.float32)
+        out = np.empty((n, first.shape[1]), np.float32)
 
         def work(start: int) -> None:
             stop = min(start + _USERS_AT_ONCE, n)
-            layer = np.zeros((_USERS_AT_ONCE, first.width), np.float32)
+            layer = np.zeros((_USERS_AT_ONCE, first.shape[1]), np.float32)
             for u in range(start, stop):
                 span = slice(int(histories.ptr[u]), int(histories.ptr[u + 1]))
                 x = values[span]
                 if self.is_multinomial and len(x):
                     x = x / np.sqrt(x @ x)
-                layer[u - start] = x.astype(np.float32) @ first.array[items[span]]
+                layer[u - start] = x.astype(np.float32) @ first[items[span]]
             out[start:stop] = self._last_hidden(layer + self.layers["first.bias"])[: stop - start]
 
-        with LocalEngine(threads) as engine:
-            engine.run(work, range(0, n, _USERS_AT_ONCE))
+        with threadpool_limits(1, "blas"), ThreadPoolExecutor(threads) as pool:
+            list(pool.map(work, range(0, n, _USERS_AT_ONCE)))
         return out
 
     def _last_hidden(self, layer: Array) -> Array:
@@ -89,9 +71,9 @@ class Network(LatentVectors):
         z = layer @ W["encoder"][:, mean] + W["encoder.bias"][mean]
         return np.asarray(np.tanh(z @ W["decoder"] + W["decoder.bias"]))
 
-    def stored(self) -> tuple[dict[str, Array], Facts]:
+    def stored(self) -> tuple[dict[str, Array], dict[str, Any]]:
         arrays, _ = super().stored()
-        arrays |= {"first": self.first.matrix(), **self.layers}
+        arrays |= {"first": self.first, **self.layers}
         return arrays, {"history": self.history, "best_epoch": self.best_epoch}
 
 
@@ -99,9 +81,7 @@ class Network(LatentVectors):
 class Autoencoder(Latent):
     """What the three models have in common, their parameters among it."""
 
-    extra: ClassVar[str | None] = "torch"
     machine_parameters: ClassVar[tuple[str, ...]] = ("device", "threads", "memory_limit")
-    _trained_by: ClassVar[tuple[str, str]] = ("mrfrec.models.baselines.networks", "PyTorch")
     is_multinomial: ClassVar[bool] = True  # the likelihood; histories are then normalised to length 1
     # Parameters of one of the models, here with the values that switch them off in the others. An annotation
     # would make them parameters of all.
@@ -123,17 +103,17 @@ class Autoencoder(Latent):
 
     def __post_init__(self) -> None:
         for name in ("hidden", "batch", "epochs"):
-            setattr(self, name, check_count(name, getattr(self, name)))
+            setattr(self, name, checks.whole(name, getattr(self, name)))
         for name in ("dropout", "validation"):
             rule = "0 or more and below 1"
-            setattr(self, name, check_number(name, getattr(self, name), rule, lambda x: 0 <= x < 1))
-        self.l2 = check_nonnegative("l2", self.l2)
+            setattr(self, name, checks.number(name, getattr(self, name), rule, lambda x: 0 <= x < 1))
+        self.l2 = checks.nonnegative("l2", self.l2)
         rule = "a finite number above 0"
-        self.learning_rate = check_number("learning_rate", self.learning_rate, rule, lambda x: x > 0)
-        self.patience = None if self.patience is None else check_count("patience", self.patience)
-        self.seed = check_seed(self.seed)
-        self.device = check_device_name(self.device)
-        self._set_limits(self.threads, self.memory_limit)
+        self.learning_rate = checks.number("learning_rate", self.learning_rate, rule, lambda x: x > 0)
+        self.patience = None if self.patience is None else checks.whole("patience", self.patience)
+        self.seed = checks.whole("seed", self.seed, 0)
+        self.device = _device_named(self.device)
+        self.set_limits(self.threads, self.memory_limit)
 
     def shapes(self, n: int, m: int) -> dict[str, tuple[int, ...]]:
         """Return the shape of every weight, for n training users and m items."""
@@ -147,17 +127,19 @@ class Autoencoder(Latent):
             shapes["users"] = (n, h)
         return shapes | {"vectors": (m, h), "bias": (m,)}
 
-    def _fit(self, data: "Interactions", context: FitContext) -> Network:
-        self.check_ready()
-        from mrfrec.engines.devices import chosen_device
-        from mrfrec.models.baselines import networks, training
+    def _fit(self, data: Interactions, context: FitContext) -> Network:
+        try:
+            from mrfrec_lab.models import networks, training
+        except ImportError as error:
+            name = type(self).__name__
+            raise MissingLibraryError(f"{name} needs PyTorch to be trained: pip install torch.") from error
 
         began = time.perf_counter()
         rows = Rows.of(data.matrix)
         refuse_negative(type(self).__name__, "the data", rows)
         for part in context.validation or ():
             refuse_negative(type(self).__name__, "validation", part)
-        device = chosen_device(self.device)
+        device = training.chosen_device(self.device)
         needed = networks.needed_bytes(self, rows)
         plan = memory_budget(self.memory_limit)  # type: ignore[arg-type]  # a number by now
         if device == "cpu":
@@ -169,7 +151,7 @@ class Autoencoder(Latent):
             self, rows, context.validation, device, needed, context.progress
         )
         trained = time.perf_counter()
-        outer = {name: DenseRows(weights[name]) for name in ("first", "vectors")}
+        outer = {name: weights[name] for name in ("first", "vectors")}
         return self._learned(
             weights, {**outer, "base_scores": weights["bias"]}, history=history, best_epoch=best_epoch,
             timings={"train": trained - ready, "total": time.perf_counter() - began}, memory_plan=plan.stages,
@@ -182,13 +164,10 @@ class Autoencoder(Latent):
             is_sigmoid=self.activation == "sigmoid", **outer, **rest,
         )  # fmt: skip
 
-    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> Network:
+    def _restore(self, arrays: Mapping[str, Stored], facts: Mapping[str, Any], m: int) -> Network:
         shapes = self.shapes(0, m)
         stored = {name: shaped(arrays, name, *shapes[name]) for name in shapes if name != "users"}
-        outer = {
-            "first": DenseRows(stored["first"].array, stored["first"].check),
-            **stored_vectors(arrays, m),
-        }
+        outer = {"first": stored["first"].read(), **stored_vectors(arrays, m)}
         layers = {name: array.read() for name, array in stored.items() if name not in _NO_LAYERS}
         return self._learned(layers, outer, history=facts["history"], best_epoch=facts["best_epoch"])
 
@@ -253,7 +232,7 @@ class MultVAE(Autoencoder):
         The epoch whose weights are kept.
     """
 
-    tuning_grid: ClassVar[Mapping[str, Axis]] = {
+    tuning_grid: ClassVar[Mapping[str, Sequence[float]]] = {
         "dropout": (0.3, 0.5),
         "kl_epochs": (5.0, 20.0),
         "kl_cap": (0.2, 1.0, 2.0),
@@ -267,9 +246,9 @@ class MultVAE(Autoencoder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.latent = check_count("latent", self.latent)
-        self.kl_cap = check_nonnegative("kl_cap", self.kl_cap)
-        self.kl_epochs = check_nonnegative("kl_epochs", self.kl_epochs)
+        self.latent = checks.whole("latent", self.latent)
+        self.kl_cap = checks.nonnegative("kl_cap", self.kl_cap)
+        self.kl_epochs = checks.nonnegative("kl_epochs", self.kl_epochs)
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -288,7 +267,10 @@ class MultDAE(Autoencoder):
         As in `MultVAE`.
     """
 
-    tuning_grid: ClassVar[Mapping[str, Axis]] = {"dropout": (0.3, 0.5, 0.7), "l2": (0.001, 0.01, 0.1)}
+    tuning_grid: ClassVar[Mapping[str, Sequence[float]]] = {
+        "dropout": (0.3, 0.5, 0.7),
+        "l2": (0.001, 0.01, 0.1),
+    }
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -314,7 +296,10 @@ class CDAE(Autoencoder):
         As in `MultVAE`.
     """
 
-    tuning_grid: ClassVar[Mapping[str, Axis]] = {"weight": (1.0, 10.0, 50.0), "l2": (0.001, 0.01, 0.1)}
+    tuning_grid: ClassVar[Mapping[str, Sequence[float]]] = {
+        "weight": (1.0, 10.0, 50.0),
+        "l2": (0.001, 0.01, 0.1),
+    }
     is_multinomial: ClassVar[bool] = False
 
     weight: float = 10.0
@@ -323,7 +308,17 @@ class CDAE(Autoencoder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.weight = check_nonnegative("weight", self.weight)
+        self.weight = checks.nonnegative("weight", self.weight)
         if self.activation not in ("sigmoid", "tanh"):
             raise ParameterError("activation", '"sigmoid" or "tanh"', self.activation)
-        self.user_vectors = check_flag("user_vectors", self.user_vectors)
+        self.user_vectors = checks.one_of("user_vectors", self.user_vectors, False, True)
+
+
+def _device_named(name: object) -> str:
+    """Check the name of a device: "auto", "cpu", "cuda" or "cuda:1"."""
+    kind, _, number = str(name).partition(":")
+    if not isinstance(name, str) or not (
+        name in ("auto", "cpu", "cuda") or (kind == "cuda" and number.isdigit())
+    ):
+        raise ParameterError("device", '"auto", "cpu", "cuda" or one such as "cuda:1"', name)
+    return name
