@@ -177,7 +177,7 @@ def foreign_private_names(tree: ast.AST, allowed: Iterable[str] = ()) -> list[st
     return found
 
 
-FOLDERS = [each for each in ("src", "lab", "tools", "benchmarks") if (ROOT / each).exists()]
+FOLDERS = [each for each in ("src", "lab/src", "tools", "benchmarks") if (ROOT / each).exists()]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

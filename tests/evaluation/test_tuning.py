@@ -34,7 +34,7 @@ UNMEASURED = [{**point, "measure": False} for point in POINTS]
 
 
 @register
-class Penalties(Popularity):
+class Ridged(Popularity):
     """A model with two penalties to tune, which change nothing."""
 
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
@@ -219,17 +219,15 @@ def test_every_kind_has_a_grid_of_a_few_points_which_the_page_about_measuring_li
 
 
 def test_what_is_varied_takes_the_place_of_the_usual_and_what_is_fixed_has_none(split: Split) -> None:
-    axes = grids.axes_of("Penalties", {"tolerance": [0.1, 0.2], "l1": [3.0]}, {"l2": 1.0})
+    axes = grids.axes_of("Ridged", {"tolerance": [0.1, 0.2], "l1": [3.0]}, {"l2": 1.0})
     assert axes == {"tolerance": [0.1, 0.2], "l1": [3.0]}
-    assert grids.usual_points(split, "penalties", {"l1": [3.0, 4.0]}, {"l2": 1.0}) == [
+    assert grids.usual_points(split, "ridged", {"l1": [3.0, 4.0]}, {"l2": 1.0}) == [
         {"l1": 3.0},
         {"l1": 4.0},
     ]
     for vary, fixed in (({"l3": [1]}, {}), ({"threads": [1]}, {}), ({"l1": [1]}, {"l1": 2})):
-        with pytest.raises(
-            ParameterError, match="vary must be of parameters of Penalties that are not fixed"
-        ):
-            grids.axes_of("Penalties", vary, fixed)
+        with pytest.raises(ParameterError, match="vary must be of parameters of Ridged that are not fixed"):
+            grids.axes_of("Ridged", vary, fixed)
 
 
 def test_what_is_about_the_machine_is_no_part_of_a_study(split: Split, tmp_path: Path) -> None:
@@ -335,7 +333,7 @@ def test_a_climb_finds_the_top_of_a_hill_and_goes_beyond_the_ends(split: Split, 
         return float(height - 0.1 * (x["l1"] > 10) * x["l2"])
 
     tried = valued(value)
-    found = climb(split, "ndcg@10", model="Penalties", vary={"l1": [1.0, 3.0, 9.0], "l2": [0.03, 0.3, 3.0]})
+    found = climb(split, "ndcg@10", model="Ridged", vary={"l1": [1.0, 3.0, 9.0], "l2": [0.03, 0.3, 3.0]})
     assert (found.best.parameters["l1"], found.best.parameters["l2"]) == (81.0, 0.3)
     assert len(tried) < 20
     assert len({json.dumps(point) for point in tried}) == len(tried)  # nothing is tried twice
@@ -372,7 +370,7 @@ def test_l2_keeps_its_place_when_alpha_changes_up_to_the_last_that_the_model_tak
 
 def test_a_grid_is_tried_whole_and_then_left_where_it_ends(split: Split, valued: Any) -> None:
     tried = valued(lambda x: 10.0 + x["l1"] - x["l2"])
-    found = climb(split, "ndcg@10", model="Penalties", vary={"l1": [1.0, 2.0], "l2": [1.0, 2.0]}, grid=True)
+    found = climb(split, "ndcg@10", model="Ridged", vary={"l1": [1.0, 2.0], "l2": [1.0, 2.0]}, grid=True)
     assert [(x["l1"], x["l2"]) for x in tried[:4]] == [(1.0, 1.0), (1.0, 2.0), (2.0, 1.0), (2.0, 2.0)]
     assert found.best.parameters["l1"] > 2.0
     assert found.best.parameters["l2"] < 1.0
@@ -439,11 +437,11 @@ def test_wrong_arguments_are_named(split: Split, wrong: Callable[[Split], Any], 
 
 def test_a_model_is_given_by_its_class_or_as_it_is(split: Split, valued: Any) -> None:
     valued(lambda _: 1.0)
-    assert climb(split, "ndcg@10", model=Penalties).model == "Penalties"
-    found = climb(split, "ndcg@10", model=Penalties(l1=7.0), vary={"l2": [1.0]})
+    assert climb(split, "ndcg@10", model=Ridged).model == "Ridged"
+    found = climb(split, "ndcg@10", model=Ridged(l1=7.0), vary={"l2": [1.0]})
     assert [trial.parameters for trial in found.trials] == [{"l1": 7.0, "l2": 1.0}]
 
-    class Unknown(Penalties):
+    class Unknown(Ridged):
         pass
 
     for model in (Unknown, Unknown()):
@@ -605,7 +603,7 @@ def test_a_climb_is_measured_as_any_other_tuning(split: Split, tmp_path: Path) -
     assert resumed.best == found.best
 
 
-@pytest.mark.parametrize(("model", "grid"), [("MRF", False), ("Penalties", True)])
+@pytest.mark.parametrize(("model", "grid"), [("MRF", False), ("Ridged", True)])
 def test_the_default_and_the_gain_over_it_are_in_the_table(
     split: Split, valued: Any, model: str, grid: bool
 ) -> None:
@@ -634,12 +632,12 @@ def test_the_default_and_the_gain_over_it_are_in_the_table(
 
 def test_a_default_that_was_not_tried_has_no_row(split: Split, valued: Any) -> None:
     valued(lambda x: x["l1"] / 10)
-    found = climb(split, "ndcg@10", model="Penalties", vary={"l1": [2.0, 3.0]}, fixed={"l2": 1.0})
+    found = climb(split, "ndcg@10", model="Ridged", vary={"l1": [2.0, 3.0]}, fixed={"l2": 1.0})
     report = of_tuning(found)
     assert found.default is None
     assert "over the default, unpaired" not in report.sections[0].columns
     assert any("default" in note for note in report.notes)
-    fixed = climb(split, "ndcg@10", model="Penalties", vary={"l1": [1.0, 3.0]}, fixed={"l2": 1.0})
+    fixed = climb(split, "ndcg@10", model="Ridged", vary={"l1": [1.0, 3.0]}, fixed={"l2": 1.0})
     assert fixed.default is not None
     assert fixed.default.parameters == {"l1": 1.0, "l2": 1.0}
 

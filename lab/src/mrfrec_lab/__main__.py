@@ -9,13 +9,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from mrfrec import cli
 from mrfrec.core.memory import human_bytes
 from mrfrec.errors import DataError, MrfrecError
-from mrfrec_lab import datasets
+from mrfrec_lab import datasets, models  # noqa: F401 - which registers them
 from mrfrec_lab.paper.reproduce import EXPERIMENTS, reproduce
+
+OWN = ("datasets", "paper")  # the other commands are those of mrfrec
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    typed = sys.argv[1:] if arguments is None else arguments
+    if typed and typed[0] not in (*OWN, "-h", "--help"):
+        cli.main()
     parser = argparse.ArgumentParser(prog="python -m mrfrec_lab", description=__doc__)
     commands = parser.add_subparsers(required=True)
     sets = commands.add_parser("datasets", help="list, prepare and verify the data sets of the paper")

@@ -10,7 +10,8 @@ import scipy.sparse as sp
 from mrfrec.answers import selection
 from mrfrec.core.rows import Rows
 from mrfrec.fitted import scorers
-from mrfrec.models import MultDAE
+from mrfrec_lab.models import MultDAE
+from mrfrec_lab.models.latent import VectorScorer
 
 from matrices import random_matrix
 
@@ -28,7 +29,7 @@ def problem(n: int, dtype: str = "float32", seed: int = 0) -> tuple[Rows, Array,
 
 def scores_of(users: Array, vectors: Array, start: Array) -> Array:
     nobody = Rows.empty(len(users), len(vectors))
-    return selection.score(scorers.VectorScorer(nobody, users, vectors), start, 2)
+    return selection.score(VectorScorer(nobody, users, vectors), start, 2)
 
 
 def top_k(
@@ -36,7 +37,7 @@ def top_k(
     exclude_seen: bool = True, threads: int = 2,
 ) -> tuple[Array, Array]:  # fmt: skip
     hidden = histories if exclude_seen else None
-    scorer = scorers.VectorScorer(histories, users, vectors)
+    scorer = VectorScorer(histories, users, vectors)
     return selection.top_k(scorer, k, scorers.Base(start, order), hide=hidden, threads=threads)[:2]
 
 

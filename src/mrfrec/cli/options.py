@@ -48,9 +48,9 @@ ServedSettings = Annotated[
 Model = Annotated[Path, Argument(metavar="MODEL", help="A model file written by mrfrec fit.")]
 ModelFile = Annotated[Path, "The model file to write."]
 EVALUATED_MODEL = (
-    "A model, 'EASE' or 'ItemKNN: neighbors=50'; parameters of an MRF, 'l2=6, sparsity=0.005' (sparsity=dense "
-    "for all weights); or a .json file from mrfrec tune. May start with a name for the table: "
-    "'small: sparsity=0.001', 'other: model=EASE, l2=9'."
+    "A model, 'EASE' or 'ItemKNN: neighbors=50'; parameters of an MRF, 'l2=6, sparsity=0.005' "
+    "(sparsity=dense for all weights); or a .json file from mrfrec tune. May start with a name for the "
+    "table: 'small: sparsity=0.001', 'other: model=EASE, l2=9'."
 )
 EvaluatedModel = Annotated[list[str] | None, "MODEL", EVALUATED_MODEL]
 EvaluatedModels = Annotated[list[str], "MODEL", EVALUATED_MODEL + " Twice or more."]

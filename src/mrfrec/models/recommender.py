@@ -89,7 +89,7 @@ class Recommender(Parameterized, ABC):
     _seals: Mapping[Path, str] = MappingProxyType({})  # of the files it was loaded from or saved to
     _frames: str | None = None
     _for_authors: ClassVar[frozenset[str]] = frozenset((
-        "check_ready", "defaults", "extra", "learned", "machine_parameters", "planned_for", "score",
+        "check_ready", "defaults", "learned", "machine_parameters", "planned_for", "score", "set_limits",
         "tuning_grid", "tuning_route", "tuning_start", "uses_features",
     ))  # fmt: skip
 
@@ -98,7 +98,6 @@ class Recommender(Parameterized, ABC):
     # The values that `tune` tries, the last parameter varying fastest.
     tuning_grid: ClassVar[Mapping[str, Axis]] = {}
     uses_features: ClassVar[bool] = False  # whether it learns from features of items
-    extra: ClassVar[str | None] = None  # optional dependency group that fitting needs
 
     @abstractmethod
     def _fit(self, data: "Interactions", context: FitContext) -> Learned:
