@@ -32,13 +32,7 @@ HOME_OF = {
     "adbc_driver_postgresql": {"io/databases.py"},
     "sqlite3": {"io/databases.py"},
     "typer": rooms("cli", "app data demo derived fitting inspecting options recommending serving"),
-<<<<<<< HEAD
-    "implicit": {"models/baselines/wmf.py"},
-    "torch": rooms("models/baselines", "networks training")
-    | rooms("engines", "devices gpu/dense gpu/device gpu/low_rank gpu/ranking gpu/rows"),
-=======
     "torch": rooms("engines", "devices gpu/dense gpu/device gpu/low_rank gpu/ranking gpu/rows"),
->>>>>>> b38fe82 (Lab: SLIM, WMF and the autoencoders are models from outside; mrfrec.extending and mrfrec.testing are what they use (point 4))
     "anyio": {"service/app.py"},  # which Starlette brings
     "fastapi": rooms("service", "api app page"),
     "jinja2": {"service/page.py"},
