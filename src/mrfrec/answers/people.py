@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from os import PathLike
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +14,11 @@ from mrfrec.core.ages import BLIND, Recency, Times
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Columns, Training
 from mrfrec.data.ids import Id, Ids, Texts, as_list, is_table
+from mrfrec.data.interactions import Interactions, as_histories
 from mrfrec.data.reading_options import LIMITS, RULES, Moment, moment
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.fitted.state import FittedState
-
-if TYPE_CHECKING:
-    from mrfrec.data.interactions import Interactions
+from mrfrec.io.tables import read_more_interactions
 
 LARGEST_VALUE = 1e30  # of an item in a history: sums of its products are finite in single precision
 _USERS_AT_ONCE = 4096  # ranked and written as one batch
@@ -245,13 +244,11 @@ def people_with_values(
     return replace(people, times=_times_of_pairs(owners, places, x, flat))
 
 
-def read_histories(fitted: FittedState, source: object, **columns: Any) -> "Interactions":
+def read_histories(fitted: FittedState, source: object, **columns: Any) -> Interactions:
     """Read a table by the rules of the training data, without its limits on users and items.
 
     A table without values is read without `min_value`.
     """
-    from mrfrec.io.tables import read_more_interactions
-
     rules = {name: x for name, x in fitted.rules.items() if name not in LIMITS}
     try:
         return read_more_interactions(source, fitted.columns, **columns, **rules)
@@ -263,8 +260,6 @@ def read_histories(fitted: FittedState, source: object, **columns: Any) -> "Inte
 
 def _people_of_table(table: Any, fitted: FittedState) -> People:
     """Return people with the histories of a data frame, a file, or a matrix with the model's columns."""
-    from mrfrec.data.interactions import Interactions
-
     items = fitted.catalogue.items
     if getattr(table, "shape", (0, 0))[1] == 1 and not hasattr(table, "tocsr"):
         raise DataError(
@@ -284,7 +279,7 @@ def _people_of_table(table: Any, fitted: FittedState) -> People:
     return People(data.users, None, rows, data.library, unknown, times)
 
 
-def _check_rules(data: "Interactions", rules: Mapping[str, Any]) -> None:
+def _check_rules(data: Interactions, rules: Mapping[str, Any]) -> None:
     """Refuse histories that were read by other rules than the training data: the values would not compare."""
     if data.origin is None or data.origin.is_matrix:
         return
@@ -301,8 +296,6 @@ def _check_rules(data: "Interactions", rules: Mapping[str, Any]) -> None:
 
 def matrix_rows(matrix: object, items: Ids, name: str) -> Rows:
     """Return the rows of a `scipy.sparse` matrix whose columns are the items of a model."""
-    from mrfrec.data.interactions import as_histories
-
     histories = as_histories(matrix, name)
     if histories.shape[1] != len(items):
         raise DataError(
@@ -342,8 +335,6 @@ def validation_rows(validation: object, m: int) -> tuple[Rows, Rows]:
 
     `validation` holds two matrices of users × items: in a pair, or as the attributes `shown` and `targets`.
     """
-    from mrfrec.data.interactions import as_histories
-
     pair = getattr(validation, "shown", None), getattr(validation, "targets", None)
     if pair == (None, None) and isinstance(validation, tuple | list) and len(validation) == 2:
         pair = validation[0], validation[1]

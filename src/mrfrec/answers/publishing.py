@@ -3,18 +3,17 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from mrfrec.answers import recommending, similar
 from mrfrec.answers.columns import SIMILAR_COLUMNS
 from mrfrec.answers.people import people_of
 from mrfrec.answers.question import Question
+from mrfrec.core.progress import Progress
 from mrfrec.data.ids import Id
 from mrfrec.fitted.state import FittedState, Runtime
-
-if TYPE_CHECKING:
-    from mrfrec.core.progress import Progress
-    from mrfrec.io.staging import Staging
+from mrfrec.io.frames import check_target, writing_rows
+from mrfrec.io.staging import Staging
 
 Form = Literal["parquet", "csv", "jsonl"] | None
 
@@ -31,12 +30,12 @@ class WriteOptions(TypedDict, total=False):
 def staged_recommendations(
     fitted: FittedState,
     runtime: Runtime,
-    path: "str | PathLike[str] | Staging",
+    path: str | PathLike[str] | Staging,
     users: object = None,
     *,
     history: object = None,
     target: WriteOptions,
-    progress: "Progress | None" = None,
+    progress: Progress | None = None,
     **options: Any,
 ) -> Iterator[int]:
     """Write as `Recommender.recommend_to` does, with its options; the rows appear when the block ends.
@@ -44,8 +43,6 @@ def staged_recommendations(
     Yields the number of rows once all of them are written beside the file or the table. If the block
     raises, nothing changes.
     """
-    from mrfrec.io.frames import check_target, writing_rows
-
     check_target(path, target.get("form"), target.get("table"))
     question = Question(**options)
     people = people_of(fitted, users, history, once=True)
@@ -58,16 +55,14 @@ def staged_recommendations(
 @contextmanager
 def staged_similar_items(
     fitted: FittedState,
-    path: "str | PathLike[str] | Staging",
+    path: str | PathLike[str] | Staging,
     items: Iterable[Id] | None = None,
     *,
     k: int = 10,
     target: WriteOptions,
-    progress: "Progress | None" = None,
+    progress: Progress | None = None,
 ) -> Iterator[int]:
     """Write as `Recommender.similar_items_to` does; the rows appear when the block ends."""
-    from mrfrec.io.frames import check_target, writing_rows
-
     check_target(path, target.get("form"), target.get("table"))
     batches = similar.neighbor_batches(fitted, k, items, progress, once=True)
     with writing_rows(batches, SIMILAR_COLUMNS, fitted.column_types, path, **target) as count:

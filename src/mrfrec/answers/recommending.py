@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mrfrec.answers.columns import (
     RECOMMENDATION_COLUMNS,
@@ -17,11 +17,9 @@ from mrfrec.answers.question import Question
 from mrfrec.answers.reasons import added_novelty, check_explains, reasons, scaled_weights, through_alike
 from mrfrec.answers.rules import Rules, boosts, rank_by_rules
 from mrfrec.answers.selection import rank
+from mrfrec.core.progress import Progress
 from mrfrec.data.catalogue import Columns
 from mrfrec.fitted.state import FittedState, Runtime
-
-if TYPE_CHECKING:
-    from mrfrec.core.progress import Progress
 
 
 def recommend(
@@ -30,7 +28,7 @@ def recommend(
     people: People,
     question: Question,
     *,
-    progress: "Progress | None" = None,
+    progress: Progress | None = None,
     unknown: list[UnknownIds] | None = None,
 ) -> Iterator[Recommendations]:
     """Check a question, and return recommendations for a few thousand users at a time.
@@ -63,7 +61,7 @@ def ranked(
     people: People,
     question: Question,
     filters: Filters,
-    progress: "Progress | None" = None,
+    progress: Progress | None = None,
     *,
     warns: bool = False,
 ) -> Iterator[Recommendations]:

@@ -1,7 +1,7 @@
 """Find the items that go with an item."""
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,12 +9,10 @@ import numpy.typing as npt
 from mrfrec.answers.columns import NEIGHBOR_COLUMNS, SIMILAR_COLUMNS, neighbor_columns
 from mrfrec.answers.people import each_once
 from mrfrec.checks import check_count, warn
+from mrfrec.core.progress import Progress
 from mrfrec.data.catalogue import Columns
 from mrfrec.data.ids import Id, as_list, is_table
 from mrfrec.fitted.state import FittedState
-
-if TYPE_CHECKING:
-    from mrfrec.core.progress import Progress
 
 _ITEMS_AT_ONCE = 1024  # whose neighbors are written as one batch
 
@@ -47,7 +45,7 @@ def neighbor_batches(
     fitted: FittedState,
     k: int,
     items: Iterable[Id] | None = None,
-    progress: "Progress | None" = None,
+    progress: Progress | None = None,
     *,
     once: bool = False,
 ) -> Iterator[Columns]:
@@ -65,7 +63,7 @@ def neighbor_batches(
 
 
 def _batches(
-    fitted: FittedState, items: npt.NDArray[np.int64], k: int, progress: "Progress | None"
+    fitted: FittedState, items: npt.NDArray[np.int64], k: int, progress: Progress | None
 ) -> Iterator[Columns]:
     """Yield columns of the k nearest of items, by position, a thousand items at a time."""
     short = 0

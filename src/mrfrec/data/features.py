@@ -3,17 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
+from mrfrec.data.heldout import only_entries
 from mrfrec.data.ids import Ids, Places, Texts
 from mrfrec.data.item_table import ItemTable
 from mrfrec.errors import DataError
-
-if TYPE_CHECKING:
-    import scipy.sparse as sp
 
 Kind = Literal["category", "list", "words", "number", "flag"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -74,7 +73,7 @@ class ItemFeatures:
     """
 
     items: Ids
-    matrix: "sp.csr_array"
+    matrix: sp.csr_array
     names: Texts
     values: npt.NDArray[np.float64]
     columns: Mapping[str, Encoding]
@@ -106,10 +105,8 @@ class ItemFeatures:
         matrix = self._placed(rows, np.arange(len(self.items)), known.values, len(self.items))
         return replace(known, items=self.items, matrix=matrix, titles=self.titles, table=self.table)
 
-    def _placed(self, row: Places, column: Places, values: npt.NDArray[np.float64], m: int) -> "sp.csr_array":
+    def _placed(self, row: Places, column: Places, values: npt.NDArray[np.float64], m: int) -> sp.csr_array:
         """Return the matrix with feature f in row[f] and item i in column[i]; leave out those with −1."""
-        import scipy.sparse as sp
-
         entries = self.matrix.tocoo()
         row = row[entries.coords[0]]
         column = column[entries.coords[1]]
@@ -123,8 +120,6 @@ class ItemFeatures:
 
     def joined(self, more: "ItemFeatures") -> "ItemFeatures":
         """Return these features and those of other items; both must have the same names."""
-        import scipy.sparse as sp
-
         more = more.with_ids_like(self.items)
         new = np.flatnonzero(self.items.find(list(more.items), "item") < 0)
         items = Ids.of([*self.items, *more.items.take(new)], "item")
@@ -142,10 +137,8 @@ class ItemFeatures:
         matrix = self.matrix[:, places]
         return replace(self, items=self.items.subset(places), matrix=matrix, titles=kept_titles)
 
-    def of_used(self, used: npt.NDArray[np.bool_]) -> "sp.csr_array":
+    def of_used(self, used: npt.NDArray[np.bool_]) -> sp.csr_array:
         """Return the matrix without the features of items that nobody has used."""
-        from mrfrec.data.heldout import only_entries
-
         return only_entries(self.matrix, used[self.matrix.indices])
 
     def shared(self, item: int, other: int) -> tuple[list[str], float]:

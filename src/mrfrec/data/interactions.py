@@ -6,10 +6,11 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import scipy.sparse as sp
 
 from mrfrec.checks import check_count, check_flag, counted, in_words
@@ -22,9 +23,6 @@ from mrfrec.data.provenance import Origin
 from mrfrec.data.times import Times, times_of_pairs
 from mrfrec.errors import DataError
 from mrfrec.shown import Report, Section
-
-if TYPE_CHECKING:
-    import polars as pl
 
 _log = logging.getLogger("mrfrec")
 
@@ -154,14 +152,12 @@ class Interactions:
         table = Section(names, rows, "The first pairs" if rows else "")
         return Report([repr(self)], [table]).html()
 
-    def to_frame(self) -> "pl.DataFrame":
+    def to_frame(self) -> pl.DataFrame:
         """Return a polars DataFrame with a row for each pair, in the order of the users and items.
 
         It has the users and items, values unless every pair counts 1, times where they are known, and titles.
         The columns have the names of the table that was read, or else user, item, value, time and title.
         """
-        import polars as pl
-
         pairs = self.matrix.tocoo()
         columns = {}
         for role, ids, places in (("user", self.users, pairs.row), ("item", self.items, pairs.col)):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from mrfrec.checks import check_count, check_flag, check_number, in_words, is_unicode
 from mrfrec.errors import ParameterError
 
@@ -113,8 +115,6 @@ class ReadingOptions:
 
     def rules(self) -> dict[str, Any]:
         """Return the options by which more rows must be read, without limits, as JSON can hold them."""
-        import numpy as np
-
         kept = [each for each in fields(self) if each.name not in (*LIMITS, *PARSING)]
         rules = {each.name: x for each in kept if (x := getattr(self, each.name)) != each.default}
         for name in rules.keys() & {*_MOMENTS}:

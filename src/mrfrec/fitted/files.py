@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+import scipy.sparse as sp
 
 from mrfrec.checks import check_flag
 from mrfrec.core.rows import Rows
@@ -257,8 +258,6 @@ def _flags(stored: Stored) -> npt.NDArray[np.bool_]:
 
 def read_features(arrays: Mapping[str, Stored], items: Ids, facts: Mapping[str, Any]) -> ItemFeatures:
     """Read the features of the items."""
-    import scipy.sparse as sp
-
     names = read_texts(arrays, "features.names")
     values = shaped(arrays, "features.values", len(names)).read()
     entries = arrays["features.items"].bound(len(items)).read()

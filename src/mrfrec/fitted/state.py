@@ -9,23 +9,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core.ages import BLIND, Recency
+from mrfrec.core.plan import Plan
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, DataSize, Training
 from mrfrec.data.features import ItemFeatures
+from mrfrec.data.interactions import Interactions
 from mrfrec.data.provenance import Origin, rules_of_matrix
 from mrfrec.errors import DataError
 from mrfrec.fitted.measured import Measured, as_parameter
 from mrfrec.fitted.scorers import Base, Scorer, Ties, novelty_factors
-
-if TYPE_CHECKING:
-    from mrfrec.core.plan import Plan
-    from mrfrec.data.interactions import Interactions
 
 Array = npt.NDArray[Any]
 Facts = dict[str, Any]
@@ -58,7 +56,7 @@ class Learned(ABC):
     base_scores: Array  # (m) of each item, without any contribution of a history
     values: Mapping[str, float] = field(default_factory=dict)  # of the parameters that may be "auto"
     measured: Measured | None = None  # values that the fit has measured
-    plan: "Plan | None" = None  # what the fit has decided, if there was something to decide
+    plan: Plan | None = None  # what the fit has decided, if there was something to decide
     # Seconds of each stage of the fit, and "total", and planned bytes; neither is saved.
     timings: Mapping[str, float] = field(default_factory=dict)
     memory_plan: Mapping[str, int] = field(default_factory=dict)
@@ -120,7 +118,7 @@ class FittedState:
     usual_value: float  # of an item in a history without values: 1, or the mean size of the values
     rules: Mapping[str, Any]  # by which the training data was read, and further tables are
     # The data of a fit; or a function that reads the training users of a file; or None if a file has none.
-    source: "Interactions | Callable[[], Training] | None"
+    source: Interactions | Callable[[], Training] | None
     stored_fingerprint: str = ""  # of the data of a model that was loaded
     columns: Mapping[str, str] = field(default_factory=dict)  # of the data, by what they hold
     library: str | None = None  # of the data frame that was fitted on; None for files
@@ -129,9 +127,7 @@ class FittedState:
     _bases: dict[tuple[Ties, bool, float], Base] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
-    def of_data(
-        cls, data: "Interactions", learned: Learned, kind: str, parameters: Mapping[str, Any]
-    ) -> Self:
+    def of_data(cls, data: Interactions, learned: Learned, kind: str, parameters: Mapping[str, Any]) -> Self:
         """Return the state of a model of this kind that was fitted to the data with these parameters."""
         size, features = data.size, learned.used_features(data.features)
         table = None if data.table is None else data.table.over(data.items)
@@ -185,10 +181,8 @@ class FittedState:
             return Origin.of_matrix(data.matrix.data, data.users, data.items)
         return origin
 
-    def data_for(self, purpose: str) -> "Interactions":
+    def data_for(self, purpose: str) -> Interactions:
         """Return the training data, or raise an error that `purpose` needs it."""
-        from mrfrec.data.interactions import Interactions
-
         if isinstance(self.source, Interactions):
             if self.source.table is self.catalogue.table:
                 return self.source
