@@ -4,7 +4,6 @@ import ast
 import inspect
 import pickle
 import re
-from collections.abc import Iterable
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -131,10 +130,6 @@ def test_imports_are_seen_however_they_are_written(line: str, tmp_path: Path) ->
 
 # Private by name and public by their documentation: the methods of named tuples, a frame of the call stack.
 DOCUMENTED = {"_asdict", "_fields", "_getframe", "_make", "_replace"}
-# Libraries without a public way: numba's cache in a folder of one's own.
-ALLOWED_NAMES = {
-    "src/mrfrec/core/kernels/compile.py": {"_Cache", "_CacheLocator", "_cache"},
-}
 
 
 def is_private(name: str) -> bool:
@@ -158,9 +153,9 @@ def is_own(value: ast.AST) -> bool:
     return isinstance(value, ast.Name) and value.id in ("self", "cls")
 
 
-def foreign_private_names(tree: ast.AST, allowed: Iterable[str] = ()) -> list[str]:
+def foreign_private_names(tree: ast.AST) -> list[str]:
     """The private names that a file uses and does not define, except those of `self`."""
-    known = private_definitions(tree) | DOCUMENTED | {*allowed}
+    known = private_definitions(tree) | DOCUMENTED
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and is_private(node.attr) and not is_own(node.value):
@@ -180,7 +175,7 @@ def test_no_file_uses_the_private_names_of_another(folder: str) -> None:
     assert paths
     for path in paths:
         file = path.relative_to(ROOT).as_posix()
-        found = foreign_private_names(ast.parse(path.read_text()), ALLOWED_NAMES.get(file, ()))
+        found = foreign_private_names(ast.parse(path.read_text()))
         assert not found, f"{file} uses {', '.join(found)}"
 
 

@@ -22,7 +22,11 @@ SORTS_A_LIST = """
 import json, logging, os, sys
 import numpy as np
 sys.prefix = os.environ["PREFIX"]
-from mrfrec.core.kernels import blocks, compile
+from mrfrec.core.kernels import compile
+
+if "READ_ONLY" in os.environ:
+    compile.can_write = lambda folder: False
+from mrfrec.core.kernels import blocks
 
 notes = []
 logging.getLogger("mrfrec").setLevel("INFO")
@@ -117,13 +121,14 @@ def test_compiled_once_read_where_nothing_can_be_written_and_anew_when_a_callee_
 ) -> None:
     ordered, compiled, notes = installation.run()
     assert ordered == [2, 4, 7]
-    assert sorted(compiled) == ["list_dependents", "sort"]
+    assert {*compiled} == {"list_dependents", "sort"}
     assert len(notes) == 1
     assert "not run before" in notes[0]
     (folder,) = installation.kept()
     assert folder.stat().st_mode & 0o002 == 0
 
-    assert installation.run(writable=False) == [[2, 4, 7], [], []]
+    assert installation.run(READ_ONLY="yes") == [[2, 4, 7], [], []]
+    assert installation.kept() == [folder]
 
     callee = installation.package / "core" / "kernels" / "sorting.py"
     text = callee.read_text()
@@ -131,7 +136,7 @@ def test_compiled_once_read_where_nothing_can_be_written_and_anew_when_a_callee_
     callee.write_text(text.replace("values[s - 1] > value", "values[s - 1] < value"))
     ordered, compiled, _ = installation.run("in another order")
     assert ordered == [7, 4, 2]
-    assert sorted(compiled) == ["list_dependents", "sort"]
+    assert {*compiled} == {"list_dependents", "sort"}
     (new,) = installation.kept()  # the old one is gone
     assert new.name != folder.name
 
@@ -147,9 +152,9 @@ def test_another_folder_is_used_when_it_is_named_and_nothing_is_kept_where_nothi
 
     chosen = tmp_path / "opt" / "kernels"
     assert installation.run(NUMBA_CACHE_DIR=str(chosen))[1]
-    assert list(chosen.glob("kernels-*/*.nbi"))
+    assert list(chosen.glob("kernels-*/*/*.nbi"))
     assert not [path for folder in installation.kept() for path in folder.iterdir()]
-    assert installation.run(NUMBA_CACHE_DIR=str(chosen), writable=False)[1:] == [[], []]
+    assert installation.run(NUMBA_CACHE_DIR=str(chosen), READ_ONLY="yes")[1:] == [[], []]
 
 
 @pytest.fixture
@@ -172,7 +177,24 @@ def test_the_home_folder_is_used_when_the_environment_cannot_be_written(elsewher
 only_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to somebody else")
 
 
-@pytest.mark.parametrize("which", ["folder", "parent", pytest.param("owner", marks=only_root)])
+def test_what_a_read_only_installation_has_compiled_is_linked_from_the_home_folder(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed, own = kernels.cache_folders()
+    (installed / "numba").mkdir(parents=True)
+    (installed / "numba" / "sort.nbi").write_bytes(b"index")
+    monkeypatch.setattr(kernels, "can_write", lambda folder: folder == own and not folder.mkdir(parents=True))
+    assert kernels._folder.__wrapped__() == own
+    assert (own / "numba" / "sort.nbi").read_bytes() == b"index"
+    monkeypatch.setattr(kernels, "can_write", lambda folder: False)
+    temporary = kernels._folder.__wrapped__()
+    assert (temporary / "numba" / "sort.nbi").read_bytes() == b"index"
+    shutil.rmtree(installed)
+    shutil.rmtree(own)
+    assert kernels._folder.__wrapped__() is None
+
+
+@pytest.mark.parametrize("which", ["folder", "parent", "child", pytest.param("owner", marks=only_root)])
 def test_a_folder_of_others_or_that_they_can_write_to_is_not_used(elsewhere: Path, which: str) -> None:
     before = os.umask(0)
     try:
@@ -183,13 +205,14 @@ def test_a_folder_of_others_or_that_they_can_write_to_is_not_used(elsewhere: Pat
     if which == "owner":
         os.chown(first, 4321, -1)
     else:
-        (first if which == "folder" else first.parent).chmod(0o777)
+        (first / "child").mkdir()
+        {"folder": first, "parent": first.parent, "child": first / "child"}[which].chmod(0o777)
     assert kernels.cache_folders() == [second]
 
 
 def test_fits_and_rankings_compile_nothing_after_compiling_ahead() -> None:
     folder = mrfrec.compile_ahead()
-    assert list(folder.glob("*.nbi"))
+    assert list(folder.rglob("*.nbi"))
     before = list(kernels._compiled)
     rng = np.random.default_rng(0)
     binary = sp.csr_array((rng.random((90, 50)) < 0.2).astype(np.float32))

@@ -145,10 +145,10 @@ def _library(name: str, extra: str) -> Finding:
 def _machine_code() -> Finding:
     from mrfrec.core.kernels.compile import cache_folders, can_write
 
-    used = [folder for folder in cache_folders() if any(folder.glob("*.nbi"))]
+    used = [folder for folder in cache_folders() if any(folder.rglob("*.nbi"))]
     used = used or list(filter(can_write, cache_folders()))[:1]
     advice = "no folder for it can be written: new processes compile anew. See mrfrec doctor --help"
-    kept = [f"{len(list(folder.glob('*.nbi')))} functions in {folder}" for folder in used]
+    kept = [f"{len(list(folder.rglob('*.nbi')))} functions in {folder}" for folder in used]
     return "compiled code", ", ".join(kept) or "not kept", "" if used else advice
 
 

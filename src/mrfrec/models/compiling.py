@@ -57,7 +57,7 @@ def compile_ahead(*, dtypes: Sequence[Literal["float32", "float64"]] = ("float32
             model.top_k(X, 2)
             model.recommend(history=model.items_[:1], k=1, explain=int(model.explains))
     for kept in kernels.cache_folders():
-        if any(kept.glob("*.nbi")):
+        if any(kept.rglob("*.nbi")):
             return kept
     raise DataError(
         "the machine code was compiled but could not be kept: neither the package's own folder nor "
