@@ -10,7 +10,7 @@ import numpy.typing as npt
 from mrfrec.answers.people import People, UnknownIds, find_ids, rows_of_pairs
 from mrfrec.answers.question import ItemFilter, Question
 from mrfrec.answers.rules import Rules
-from mrfrec.answers.where import Where, is_by_user, mask_of, unknown_values
+from mrfrec.answers.where import Where, mask_of, unknown_values
 from mrfrec.checks import counted, warn
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue
@@ -78,7 +78,7 @@ class Filters:
         """Return these filters, and items for which `where` does not hold left out."""
         if where is None:
             return self
-        if not isinstance(where, Mapping) or not is_by_user(where):
+        if not isinstance(where, Mapping) or None not in where:  # not by user
             where = {None: where}
         hidden, left, allowed = self.hidden, "", dict(self.allowed)
         if (kept := mask_of(where[None], catalogue)) is not None:

@@ -64,11 +64,6 @@ def check_where(where: object) -> Where:
     return _checked(where)
 
 
-def is_by_user(where: Where) -> bool:
-    """Return whether a filter in its plain form is by user: then it says what holds for everybody."""
-    return isinstance(where, Mapping) and None in where
-
-
 def _checked(where: object) -> Where:
     if where is None or (isinstance(where, str) and where.strip()):
         return where
