@@ -30,7 +30,7 @@ def services(shop: Path, tmp_path: Path) -> Iterator[list[Command]]:
     for folder in folders:
         folder.mkdir()
     with ExitStack() as stack:
-        yield [stack.enter_context(Command(folder, shop)) for folder in folders]
+        yield [stack.enter_context(each) for each in [Command(folder, shop) for folder in folders]]
 
 
 def ports(services: list[Command]) -> list[int]:
