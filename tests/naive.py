@@ -415,35 +415,13 @@ def alike_items(X: Matrix, F: Matrix, item: int) -> dict[int, float]:
     return {j: likeness[j] for j in sorted(likeness, key=lambda j: (-likeness[j], j))[:100]}
 
 
-def carried_column(B: Matrix, X: Matrix, F: Matrix, item: int) -> Matrix:
+def column_of_alike(B: Matrix, X: Matrix, F: Matrix, item: int) -> Matrix:
     """The columns of B of alike items, added up: the fourth power of the cosine over the sum of these^¾."""
-    column = np.zeros(len(B))
-    for j, share in shares_of_alike(X, F, item).items():
-        column += B[:, j] * share
-    return column
-
-
-def shares_of_alike(X: Matrix, F: Matrix, item: int) -> dict[int, float]:
-    """κ: the fourth power of the cosine over the sum of these^¾."""
     powers = {j: cosine**4 for j, cosine in alike_items(X, F, item).items()}
-    return {j: power / sum(powers.values()) ** 0.75 for j, power in powers.items()}
-
-
-def parts_through(
-    x: Matrix, B: Matrix, X: Matrix, F: Matrix, item: int, scale: float, most: int | None = None
-) -> dict[int, dict[int, float]]:
-    """What item k of a history adds to the score of a new item through an alike item j: x_k·η·κ_ij·B_kj.
-
-    Only the `most` largest entries of the column that is carried over are in the model.
-    """
-    column = carried_column(B, X, F, item)
-    kept = sorted(range(len(B)), key=lambda k: (-abs(column[k]), k))[:most]
-    shares = shares_of_alike(X, F, item)
-    return {
-        int(k): {j: x[k] * scale * share * B[k, j] for j, share in shares.items() if B[k, j]}
-        for k in np.flatnonzero(x)
-        if k in kept and column[k]
-    }
+    column = np.zeros(len(B))
+    for j, power in powers.items():
+        column += B[:, j] * power / sum(powers.values()) ** 0.75
+    return column
 
 
 def top_k(scores: Matrix, seen: Matrix, k: int) -> npt.NDArray[np.int64]:

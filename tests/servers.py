@@ -15,7 +15,6 @@ from threading import Thread
 from typing import Any, Self
 
 import httpx
-import numpy as np
 import polars as pl
 import uvicorn
 
@@ -125,31 +124,6 @@ def save_tagged(path: Path) -> Path:
     features = read_item_features(items)
     names = Texts.of(name.replace(": ", ": <b>") for name in features.names)
     MRF(threads=1, measure=False).fit(table, item_features=replace(features, names=names)).save(path)
-    return path
-
-
-def save_carried(path: Path) -> Path:
-    """Fit a model of 90 items in ten groups, g0 to g89, to people who like one group each.
-
-    Nobody has g80 to g89, to which weights of alike items are carried over, as large as their own.
-    """
-    rng = np.random.default_rng(4)
-    liked = np.where(np.arange(80) % 10 == rng.integers(0, 10, 1200)[:, None], 0.4, 0.01)
-    users, places = np.nonzero(rng.random(liked.shape) < liked)
-    table = pl.DataFrame({"user": users, "item": [f"g{place}" for place in places]})
-    items = pl.DataFrame(
-        {
-            "item": [f"g{i}" for i in range(90)],
-            "title": [f"<b>G{i}</b>" for i in range(90)],
-            "part": [f"part {i % 10} {i // 10 % 3}" for i in range(90)],
-        }
-    )
-    known: dict[str, Any] = {"item_features": items.select("item", "part"), "items": items}
-    measured = MRF(threads=1, rank=0).fit(table, **known).measured_
-    assert measured is not None
-    assert measured.carry is not None
-    measured = replace(measured, carry=measured.carry._replace(value=1.0))
-    MRF(threads=1, rank=0).fit(table, **known, measured=measured).save(path)
     return path
 
 

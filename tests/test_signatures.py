@@ -74,7 +74,7 @@ OF_ALL = [
     "memory_plan_", "threads", "memory_limit", "device",
 ]  # fmt: skip
 OF_MRF = [
-    "paper", "add_items", "planned", "plan_", "pattern_", "values_", "rank_weight_", "new_scale_", "carry_",
+    "paper", "add_items", "planned", "plan_", "pattern_", "values_", "rank_weight_", "new_scale_",
     "n_blocks_", "threshold_", "mean_", "scale_", "weights_", "is_sparse",
 ]  # fmt: skip
 

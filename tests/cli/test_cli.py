@@ -38,7 +38,6 @@ from mrfrec.models.registry import MODELS
 from mrfrec.service import ServiceSettings
 
 from queries import fetch
-from servers import save_carried
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 BIN = Path(sys.executable).parent / "mrfrec"
@@ -593,21 +592,6 @@ def test_the_rules_of_a_shop_are_options(shop: Path, tmp_path: Path) -> None:
     boost, score = from_table(shown.out)[-2:]
     assert (boost[0], score[0]) == ("(boost)", "(score)")
     assert score[-1] == f"{parts['contribution'].sum():.4f}"
-
-
-def test_explanations_of_new_items_name_alike_items(tmp_path: Path) -> None:
-    model = mrfrec.load(save_carried(tmp_path / "a.mrf"))
-    base = ["explain", "a.mrf", "--history", "g7,g17", "--item", "g87"]
-    as_json, as_table, listed = run_all(
-        tmp_path,
-        [*base, "--format", "json"],
-        base,
-        ["recommend", "a.mrf", "--history", "g7,g17", "--allow", "g87", "-k", "1", "--explain"],
-    )
-    assert as_json.rows == (rows := model.explain("g87", history=["g7", "g17"]).to_dicts())
-    assert as_table.out.splitlines()[0].split()[-2:] == ["carried", "through"]
-    assert rows[0]["through"] in as_table.out
-    assert re.search(r" \+\d\.\d\d \(through: <b>G\d+</b> \[g\d+\]", listed.out)
 
 
 def test_explain_adds_up_in_every_format(shop: Path, tmp_path: Path) -> None:

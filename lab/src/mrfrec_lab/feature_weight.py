@@ -3,10 +3,12 @@
     python -m mrfrec_lab.feature_weight    # writes results/feature-weight.md, on the data of the package
 
 A tenth of the items of Debian is made new. In the system of a new item the features count 7; where they count
-more, what is known of how people use the items like it counts less. Nothing is carried over.
+more, what is known of how people use the items like it counts less. The weights of alike items
+are left out.
 """
 
 import datetime
+from unittest import mock
 
 from mrfrec import MRF
 from mrfrec.core import new_items
@@ -21,14 +23,13 @@ def rows_of(seed: int) -> list[str]:
     """Return the rows of a seed, one for each weight."""
     events, features = data_of("debian", None)
     split = strong_generalisation(events, USERS, min_items=5, seed=seed).with_features(features)
-    rows, usual, first = [], new_items.FEATURE_WEIGHT, None
+    rows, first = [], None
     for weight in WEIGHTS:
-        new_items.FEATURE_WEIGHT = weight
-        try:
+        with mock.patch.multiple(
+            new_items, FEATURE_WEIGHT=weight, shares_of_alike=lambda nearest: 0 * nearest
+        ):
             model = MRF(measure=False, rank=0)
             among_new, _ = evaluate_new_items(model, split, 0.1, METRIC, seed=seed)
-        finally:
-            new_items.FEATURE_WEIGHT = usual
         values, (mean, error) = among_new.per_user(METRIC), among_new.mean(METRIC)
         change = "–"
         if first is None:

@@ -6,18 +6,14 @@
 Test users show all their other items (new items ranked among themselves, nDCG@20), or four fifths of them
 (all items, nDCG@100); three seeds. nDCG is the mean over all orders of items with equal scores. The page
 results/new-items-NAME.md has the means over all users and seeds, and differences user by user, also from the
-baseline that is best there; the plot has the gain by the number of training users of the hidden items. The
-MRF with features is fitted again, with the values it has measured, with nothing carried over from alike items
-and with η = 0.3.
+baseline that is best there; the plot has the gain by the number of training users of the hidden items.
 """
 
 import argparse
 import datetime
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
@@ -30,12 +26,10 @@ from mrfrec.evaluation import Questions, Split, paired, read_events, strong_gene
 from mrfrec.evaluation.metrics import mean_of
 from mrfrec.figures import figure_axes
 from mrfrec.models.compiling import warm_up
-from mrfrec.models.mrf import carrying, measuring
 from mrfrec.models.parameters import unfitted
 from mrfrec_lab.places import RESULTS, machine
 
 SHARE, SEEDS = 0.1, (1, 2, 3)
-FIXED = {"MRF with features, nothing carried over": 0.0, "MRF with features, η = 0.3": 0.3}
 CONTENT = {"cosine of features": None} | {f"{k} nearest by features": k for k in (5, 10, 20, 50, 100)}
 BINS = ((0, 0), (1, 5), (6, 20), (21, 100), (101, 10**9))
 Numbers = npt.NDArray[np.float64]
@@ -122,28 +116,12 @@ def of_bins(gains: Numbers, targets: sp.csr_array, popularity: npt.NDArray[np.in
     return found
 
 
-def fit_and_costs(model: MRF, training: Any) -> tuple[MRF, list[float]]:
-    """Return a fit, and the seconds of processor time of the fit and of measuring η."""
-    of_carry = [0.0]
-
-    def timed(*arguments: Any) -> Any:
-        start = time.process_time()
-        found = carrying.measured_carry(*arguments)
-        of_carry[0] = time.process_time() - start
-        return found
-
-    start = time.process_time()
-    with mock.patch.object(measuring, "measured_carry", timed):
-        fitted = unfitted(model).fit(training)
-    return fitted, [time.process_time() - start, of_carry[0]]
-
-
 def measured(events: Any, features: ItemFeatures, model: MRF) -> dict[str, Any]:
     """Return the nDCG of each user and method, over all seeds."""
     new: dict[str, list[Numbers]] = {}
     everything: dict[str, list[Numbers]] = {}
     bins: dict[Any, list[Numbers]] = {}
-    shares, seconds, costs, carries = [], [], [], []
+    shares, seconds = [], []
     for seed in SEEDS:
         heldout = max(min(events.n_users // 10, 1000), 1)
         split = strong_generalisation(events, heldout, seed=seed)
@@ -152,23 +130,13 @@ def measured(events: Any, features: ItemFeatures, model: MRF) -> dict[str, Any]:
         with_features, _ = split.with_features(known).with_new_items(SHARE, seed=seed)
         fits, gains = {}, {}
         for name, part in (("MRF", plain), ("MRF with features", with_features)):
-            fits[name], cost = fit_and_costs(model, part.training)
-            seconds.append(cost[0])
+            start = time.process_time()
+            fits[name] = unfitted(model).fit(part.training)
+            seconds.append(time.process_time() - start)
             new.setdefault(name, []).append(of_new(scores_of(fits[name], asked), asked))
             targets = part.test.targets
             gains[name] = expected_gains(scores_of(fits[name], part.test), targets, 100)
             everything.setdefault(name, []).append(ndcg(gains[name], targets, 100))
-        costs.append(cost)
-        values = fits["MRF with features"].measured_
-        if values is None or values.carry is None:
-            raise SystemExit(f"{values}: too few people to measure η")
-        carries.append(values.carry.value)
-        for name, carry in FIXED.items():
-            fixed = replace(values, carry=values.carry._replace(value=carry))
-            other = unfitted(model).fit(with_features.training, measured=fixed)
-            new.setdefault(name, []).append(of_new(scores_of(other, asked), asked))
-            gains_of_all = expected_gains(scores_of(other, with_features.test), targets, 100)
-            everything.setdefault(name, []).append(ndcg(gains_of_all, targets, 100))
         for name, nearest in CONTENT.items():
             new.setdefault(name, []).append(of_new(by_content(plain, asked, features, nearest, seed), asked))
         top, _ = fits["MRF with features"].top_k(with_features.test.shown, 20)
@@ -176,14 +144,8 @@ def measured(events: Any, features: ItemFeatures, model: MRF) -> dict[str, Any]:
         each = [of_bins(found, plain.test.targets, plain.training.popularity) for found in gains.values()]
         for bin_, before in each[0].items():
             bins.setdefault(bin_, []).append(each[1][bin_] - before)
-        print(
-            seed,
-            carries[-1],
-            {name: round(float(values[-1].mean()), 4) for name, values in new.items()},
-            flush=True,
-        )
-    found = {"new": new, "all": everything, "bins": bins, "shares": shares, "seconds": seconds}
-    return {**found, "costs": np.array(costs), "carries": carries}
+        print(seed, {name: round(float(values[-1].mean()), 4) for name, values in new.items()}, flush=True)
+    return {"new": new, "all": everything, "bins": bins, "shares": shares, "seconds": seconds}
 
 
 def page(name: str, found: dict[str, Any], features: ItemFeatures) -> str:
@@ -192,11 +154,8 @@ def page(name: str, found: dict[str, Any], features: ItemFeatures) -> str:
     bins = {_bin_name(bin_): np.concatenate(values) for bin_, values in found["bins"].items()}
     gain = paired(everything["MRF with features"], everything["MRF"])
     plain, with_features = (np.mean(found["seconds"][start::2]) for start in (0, 1))
-    whole, of_carry = found["costs"].mean(axis=0)
-    before = [paired(values["MRF with features"], values[next(iter(FIXED))]) for values in (new, everything)]
     best = max(CONTENT, key=lambda method: float(new[method].mean()))
     lead = paired(new["MRF with features"], new[best])
-    carries = ", ".join(f"{carry:.3g}" for carry in found["carries"])
     lines = [
         f"# New items: {name}", "",
         f"`python -m mrfrec_lab.new_items {name}`, {datetime.date.today()}, {machine()}. A tenth of",
@@ -204,15 +163,12 @@ def page(name: str, found: dict[str, Any], features: ItemFeatures) -> str:
         "nDCG is the mean over all orders of items with equal scores.", "",
         "| new items ranked among themselves | nDCG@20 |", "|---|---|",
         *(f"| {method} | {mean_of(values)} |" for method, values in new.items()),
-        f"| what measuring η gains, user by user | {before[0]} |",
         f"| MRF with features − {best}, user by user | {lead} |", "",
-        "± is over users, for these three draws of new items.",
-        f"η as measured by the MRF with features, by seed: {carries}. That took {of_carry:.1f} s of one",
-        f"core, {of_carry / whole:.1%} of the processor time of the whole fit.", "",
+        f"± is over users, for these {len(SEEDS)} draws of new items.", "",
         "| all items ranked | nDCG@100 |", "|---|---|",
         *(f"| {method} | {mean_of(values)} |" for method, values in everything.items()),
         f"| what features gain, user by user | {gain} |",
-        f"| what measuring η gains, user by user | {before[1]} |", "",
+        "",
         f"Of the 20 best items, {np.mean(found['shares']):.1%} are new ones. A fit took {plain:.1f} s",
         f"of processor time without features and {with_features:.1f} s with.", "",
         "| hidden items with so many training users | gain in nDCG@100 by features |", "|---|---|",

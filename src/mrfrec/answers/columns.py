@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import fsum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,13 +17,6 @@ REASON_COLUMNS = ("item", "title", "value", "weight", "contribution")
 SEARCH_COLUMNS = ("item", "title", "users")
 
 
-class Through(NamedTuple):
-    """The part of a contribution to a new item that was carried over from alike items."""
-
-    amount: float
-    items: tuple[tuple[int, float], ...] = ()  # alike items that give most of it, and how much each
-
-
 class ScoreParts(NamedTuple):
     """What the scores of recommended items consist of."""
 
@@ -32,8 +24,6 @@ class ScoreParts(NamedTuple):
     items: npt.NDArray[np.int32]  # of the history, users × k × reasons; −1 where there are no more
     amounts: npt.NDArray[np.float64]  # that each of these adds to the score
     boost: npt.NDArray[np.float64] | None = None  # that a boost adds to the score, users × k
-    # For reasons that new items have mostly from alike ones: these, users × k × reasons; else None.
-    through: npt.NDArray[np.object_] | None = None
 
 
 @dataclass(frozen=True)
@@ -53,7 +43,6 @@ class Contribution(NamedTuple):
     item: int
     value: float
     weight: float
-    through: Through | None = None  # None for items known from use
 
     @property
     def amount(self) -> float:
@@ -73,10 +62,9 @@ def recommendation_columns(catalogue: Catalogue, batch: Recommendations) -> Colu
         "source": ["model" if known else "popular" for known in batch.evidence[there].tolist()],
     }
     if batch.parts is not None:
-        base, items, amounts, boost, through = batch.parts
+        base, items, amounts, boost = batch.parts
         boosts = None if boost is None else boost[there]
-        alike = None if through is None else through[there]
-        parts = ScoreParts(base[there], items[there], amounts[there], boosts, alike)
+        parts = ScoreParts(base[there], items[there], amounts[there], boosts)
         columns["because"] = _because(catalogue, batch.items[there].tolist(), parts)
     return columns
 
@@ -86,24 +74,18 @@ def _because(catalogue: Catalogue, items: list[int], parts: ScoreParts) -> list[
     names = {item: short_name(catalogue, item) for item in np.unique(parts.items[parts.items >= 0]).tolist()}
     texts = []
     boosts = np.zeros(len(items)) if parts.boost is None else parts.boost
-    through = np.full(parts.items.shape, None) if parts.through is None else parts.through
     rows = zip(
         items,
         as_python(parts.base),
         parts.items.tolist(),
         parts.amounts.tolist(),
-        through.tolist(),
         boosts.tolist(),
         strict=True,
     )
     for item, base, *others, boost in rows:
         named = (
-            (
-                names[other] + shared_features_text(catalogue.in_common(item, other)),
-                amount,
-                [short_name(catalogue, each) for each, _ in alike.items] if alike else [],
-            )
-            for other, amount, alike in zip(*others, strict=True)
+            (names[other] + shared_features_text(catalogue.in_common(item, other)), amount)
+            for other, amount in zip(*others, strict=True)
             if other >= 0
         )
         texts.append(because_text(base, named, boost))
@@ -120,26 +102,15 @@ def short_name(catalogue: Catalogue, item: int) -> str:
     return name_with_id(catalogue.items[item], catalogue.short_title(item))
 
 
-def because_text(base: float, parts: Iterable[tuple[str, float, Sequence[str]]], boost: float = 0.0) -> str:
-    """Return the parts of a score as text: "base +0.74, boost +0.20, cython3 +0.01 (through: python3-dev)".
+def because_text(base: float, parts: Iterable[tuple[str, float]], boost: float = 0.0) -> str:
+    """Return the parts of a score as text: "base +0.74, boost +0.20, cython3 +0.01".
 
-    Each part has the names of the items that it was carried over from. Parts that round to 0.00 are left out,
-    unless all do.
+    Parts that round to 0.00 are left out, unless all do.
     """
-    texts = [
-        (name, f"{amount:+.2f}", f" (through: {', '.join(through)})" if through else "")
-        for name, amount, through in (("base", base, ()), ("boost", boost, ()), *parts)
-        if amount
-    ]
+    named = (("base", base), ("boost", boost), *parts)
+    texts = [(name, f"{amount:+.2f}") for name, amount in named if amount]
     shown = [each for each in texts if float(each[1])] or texts
-    return ", ".join(f"{name} {amount}{through}" for name, amount, through in shown)
-
-
-def through_text(carried: float, parts: Sequence[tuple[str, float]]) -> str | None:
-    """Return what was carried over as text: "tea [7] +0.12, coffee [9] +0.0513, others +0.002"."""
-    others = carried - fsum(amount for _, amount in parts)
-    rest = [("others", others)] if abs(others) > abs(carried) / 1000 else []  # less is rounding
-    return ", ".join(f"{name} {amount:+.3g}" for name, amount in (*parts, *rest)) or None
+    return ", ".join(f"{name} {amount}" for name, amount in shown)
 
 
 def search_columns(catalogue: Catalogue, text: str, k: int) -> Columns:
@@ -160,8 +131,7 @@ def reason_columns(
     """Return item, title, value, weight and contribution; a base score and a boost other than 0 are last.
 
     With features there is a column `both`: the features that two items have in common, where these carry the
-    weight. For a new item that was carried over weights of alike items there are `carried`, the part of each
-    contribution that they give, and `through`, which they are.
+    weight.
     """
     columns: Columns = {
         **catalogue.columns(np.array([c.item for c in reasons], np.int64)),
@@ -172,12 +142,6 @@ def reason_columns(
     if catalogue.features is not None:
         columns["both"] = [
             (", ".join(catalogue.in_common(item, c.item)) or None) if c.weight else None for c in reasons
-        ]
-    if alike := [each for c in reasons if (each := c.through) is not None]:
-        columns["carried"] = [each.amount for each in alike]
-        columns["through"] = [
-            through_text(each.amount, [(short_name(catalogue, item), x) for item, x in each.items])
-            for each in alike
         ]
     for title, amount in (("(base score)", base), ("(boost)", boost)):
         if amount:

@@ -1,13 +1,13 @@
 """Explain a score: what each item of a history adds to it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import fsum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.answers.columns import Contribution, Through
+from mrfrec.answers.columns import Contribution
 from mrfrec.answers.people import people_of
 from mrfrec.answers.question import Boost, check_at, check_boost, check_novelty
 from mrfrec.answers.rules import lift_of, lifted
@@ -16,12 +16,11 @@ from mrfrec.data.ids import Id
 from mrfrec.data.reading_options import Moment
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.fitted.scorers import novelty_factors
-from mrfrec.fitted.state import CarriedShares, FittedState
+from mrfrec.fitted.state import FittedState
 
 Array = npt.NDArray[Any]
 WeightsBetween = Callable[[Array, Array, Array], npt.NDArray[np.float64]]
 
-_THROUGH, _THROUGH_IN_LISTS = 5, 2  # alike items that are named for a contribution
 _WEIGHTS_AT_ONCE = 100_000  # weights from a history to its recommended items: some megabytes
 
 
@@ -97,10 +96,6 @@ def explanations(
     places, *factors = _largest(scaled_weights(fitted, more), rows.items, rows.values, targets)
     columns = (each.tolist() for each in (rows.items[places], *factors))
     contributions = [list(map(Contribution, *of_target)) for of_target in zip(*columns, strict=True)]
-    named = parts_through(fitted, targets, rows.items[places], np.multiply(*factors), _THROUGH)
-    for of_target, alike in zip(contributions, named, strict=True):
-        if alike:
-            of_target[:] = [each._replace(through=one) for each, one in zip(of_target, alike, strict=True)]
     base = fitted.base(stranger=not len(rows.items), more_novelty=more)
     return contributions, base.scores[targets]
 
@@ -149,49 +144,3 @@ def reasons(
             amounts[part] = x * weights
             found[part] = np.where(amounts[part] > 0, had[places], -1)
     return found, amounts
-
-
-def parts_through(
-    fitted: FittedState, targets: Array, had: Array, amounts: Array, count: int
-) -> Iterator[list[Through]]:
-    """Yield, for each target, which part of contributions was carried over to it; nothing for used items.
-
-    `had` and `amounts`, targets × items of a history, are the items and what they add. Up to `count` alike
-    items are named, those that give most or take most away first.
-    """
-    for target, items, added in zip(targets.tolist(), had, amounts, strict=True):
-        carried = fitted.learned.carried_between(items, target)
-        yield [] if carried is None else _named(carried, added, count)
-
-
-def _named(carried: CarriedShares, amounts: Array, count: int) -> list[Through]:
-    parts = carried.through * amounts[:, None]
-    order = (-np.abs(parts)).argsort(axis=1, kind="stable")[:, :count]
-    items, largest = carried.items[order], np.take_along_axis(parts, order, 1)
-    return [
-        Through(total, tuple((item, x) for item, x in zip(*each, strict=True) if x))
-        for total, *each in zip(
-            (carried.total * amounts).tolist(), items.tolist(), largest.tolist(), strict=True
-        )
-    ]
-
-
-def mostly_through(added: float, carried: Through) -> Through | None:
-    """Return up to two alike items that add to a contribution, if these and others give most of it."""
-    items = tuple(each for each in carried.items[:_THROUGH_IN_LISTS] if each[1] > 0)
-    return carried._replace(items=items) if added > 0 and items and 2 * carried.amount > added else None
-
-
-def through_alike(fitted: FittedState, items: Array, found: Array, amounts: Array) -> Array | None:
-    """Return what `reasons` were mostly carried over, users × k × count, else None in these places.
-
-    None if none was.
-    """
-    out = np.full(found.shape, None)
-    for u, recommended in enumerate(items):
-        new = np.flatnonzero((recommended >= 0) & (fitted.catalogue.popularity[recommended] == 0))
-        had = np.maximum(found[u, new], 0)
-        alike = parts_through(fitted, recommended[new], had, amounts[u, new], _THROUGH_IN_LISTS)
-        for place, parts in zip(new, alike, strict=True):
-            out[u, place, : len(parts)] = list(map(mostly_through, amounts[u, place], parts))
-    return out if out.astype(np.bool_).any() else None

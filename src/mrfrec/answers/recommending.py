@@ -14,7 +14,7 @@ from mrfrec.answers.columns import (
 from mrfrec.answers.filters import Filters
 from mrfrec.answers.people import People, UnknownIds
 from mrfrec.answers.question import Question
-from mrfrec.answers.reasons import added_novelty, check_explains, reasons, scaled_weights, through_alike
+from mrfrec.answers.reasons import added_novelty, check_explains, reasons, scaled_weights
 from mrfrec.answers.rules import Rules, boosts, rank_by_rules
 from mrfrec.answers.selection import rank
 from mrfrec.core.progress import Progress
@@ -92,7 +92,7 @@ def ranked(
             weights = scaled_weights(fitted, more_novelty)
             boost = None if rules.lift is None else boosts(rules.lift, items, scores)
             found = reasons(weights, histories, items, question.explain)
-            explained = ScoreParts(base, *found, boost, through_alike(fitted, items, *found))
+            explained = ScoreParts(base, *found, boost)
         yield Recommendations(names, items, scores, evidence, explained)
         done += len(names)
         if progress is not None:

@@ -253,8 +253,7 @@ def explain(
 
     A contribution is the value of the item in the history times its weight. With the base score they
     sum to the score. The base score is what the item has for somebody who used other items, but none that has
-    a weight for it; for an empty history, the mean of the item. A boost is a part of its own. For a new item,
-    carried is the part of a contribution that was carried over from alike items, and through names these.
+    a weight for it; for an empty history, the mean of the item. A boost is a part of its own.
 
     \b
     Examples:

@@ -6,7 +6,7 @@ N are the used items whose features are most like those of the new item i, by co
 features as further rows, which count more than elsewhere because nothing else is known of a new item. All
 columns have one scale, since nobody knows how popular each item will be.
 
-Beside that, what is known of alike items can be carried over: their columns of B, added up with the shares
+Beside these they get the columns that alike items have in B, added up with the shares
 
     κ_ji = cos_ji^p / (Σ_j cos_ji^p)^q, j in N
 """
@@ -32,12 +32,10 @@ NEIGHBORS, FEATURE_WEIGHT, RIDGE = 100, 7.0, 10.0
 # Chosen on one seed of Debian and of anime: near items count most. With q = 1 all new items get as much,
 # with q = 0 those with many alike items most.
 POWER, EVENNESS = 4, 0.75
-MOST_CARRIED = (
-    300  # entries of a column that is carried over, where weights are sparse; all of them gain nothing
-)
+MOST_OF_ALIKE = 300  # entries that a column gets from alike items, where weights are sparse; all gain nothing
 _SAMPLE_USERS = 100_000  # users in a sample, at least; with fewer than twice as many there is no sample
 _SAMPLE_ITEMS = 64  # used items that are treated as new, to compare their scores
-_COSINES_AT_ONCE = _CARRIED_AT_ONCE = 1 << 22
+_COSINES_AT_ONCE = _COLUMNS_AT_ONCE = 1 << 22
 
 
 def sample_of_used(popularity: npt.NDArray[np.int64], features: sp.csr_array) -> npt.NDArray[np.int64]:
@@ -135,20 +133,20 @@ def shares_of_alike(nearest: sp.csc_array) -> sp.csc_array:
     return sp.csc_array((kappa, nearest.indices, nearest.indptr), shape=nearest.shape)
 
 
-def carried(weights: Rows | DenseRows, kappa: sp.csc_array) -> npt.NDArray[Any] | sp.csc_array:
-    """Return B·κ, items × new, without a scale. Sparse columns have their `MOST_CARRIED` largest entries."""
+def columns_of_alike(weights: Rows | DenseRows, kappa: sp.csc_array) -> npt.NDArray[Any] | sp.csc_array:
+    """Return B·κ, items × new, without a scale. Sparse columns have their `MOST_OF_ALIKE` largest entries."""
     B = weights.matrix()
     m, count = kappa.shape
     kappa = kappa.astype(B.dtype)
     if isinstance(B, np.ndarray):
         out = np.empty((m, count), B.dtype)
-        for first, last in ranges(0, m, max(_CARRIED_AT_ONCE // m, 1)):
+        for first, last in ranges(0, m, max(_COLUMNS_AT_ONCE // m, 1)):
             out[first:last] = (kappa.T @ B[first:last].T).T
         return out
     each = min(NEIGHBORS * (B.nnz // m + 1), m)  # entries of a column, about
     parts = [
         _largest(sp.csc_array(B @ kappa[:, first:last]))
-        for first, last in ranges(0, count, max(_CARRIED_AT_ONCE // each, 1))
+        for first, last in ranges(0, count, max(_COLUMNS_AT_ONCE // each, 1))
     ]
     return sp.csc_array(sp.hstack(parts, "csc")) if parts else sp.csc_array((m, count), dtype=B.dtype)
 
@@ -158,11 +156,11 @@ def _largest(columns: sp.csc_array) -> sp.csc_array:
     columns.sort_indices()
     keep = np.ones(columns.nnz, np.bool_)
     for first, last in pairwise(columns.indptr.tolist()):
-        if last - first > MOST_CARRIED:
+        if last - first > MOST_OF_ALIKE:
             size = np.abs(columns.data[first:last])
-            bar = np.partition(size, -MOST_CARRIED)[-MOST_CARRIED]
+            bar = np.partition(size, -MOST_OF_ALIKE)[-MOST_OF_ALIKE]
             keep[first:last] = size > bar
             level = first + np.flatnonzero(size == bar)
-            keep[level[: MOST_CARRIED - keep[first:last].sum()]] = True
+            keep[level[: MOST_OF_ALIKE - keep[first:last].sum()]] = True
     ptr = np.concatenate([[0], np.cumsum(keep)])[columns.indptr]
     return sp.csc_array((columns.data[keep], columns.indices[keep], ptr), shape=columns.shape)

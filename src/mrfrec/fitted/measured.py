@@ -67,23 +67,6 @@ class MeasuredValue(NamedTuple):
     value: float
 
 
-class Carry(NamedTuple):
-    """How much of the weights of alike items new items get: η, measured on used items that were left out."""
-
-    value: float
-    users: int
-    items: int
-    gain: float  # in nDCG@20 over η = 0, of the values that one half of the users chooses, on the other half
-    error: float
-
-    def __str__(self) -> str:
-        start = " (not 0)" if self.value else " as at the start"
-        return (
-            f"for new items carry={self.value:.3g}{start}; nDCG@20 {self.gain:+.4f} ± {self.error:.4f} among "
-            f"{self.items:,} items left out, for {self.users:,} users"
-        )
-
-
 @dataclass(frozen=True, repr=False)
 class Measured(Tabular):
     """The values that a fit has measured, and on how many users; as a string, part of a sentence."""
@@ -97,7 +80,6 @@ class Measured(Tabular):
     choices: tuple[MeasuredValue, ...]
     how: str = ""  # the models that were tried differ from the final one; "" if they do not
     left_out: tuple[str, ...] = ()  # parameters that were not varied, or not to the end, for lack of time
-    carry: Carry | None = None  # where items have features
 
     @property
     def values(self) -> dict[str, float]:
@@ -118,18 +100,17 @@ class Measured(Tabular):
 
     @property
     def results(self) -> list[str]:
-        """What it has gained, what was not tried for lack of time, and what is carried to new items."""
+        """What it has gained, and what was not tried for lack of time."""
         said = [f"{self.metric} {self.gain:+.4f} ± {self.error:.4f} on users not used to choose"]
         if self.left_out:
             said.append(f"{in_words(self.left_out)} not tried further, to take no longer than the fit")
-        return said if self.carry is None else [*said, str(self.carry)]
+        return said
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> "Measured":
         """Return what `asdict` has made of it, and JSON of that."""
         choices = tuple(MeasuredValue(*choice) for choice in facts["choices"])
-        carry = None if facts.get("carry") is None else Carry(*facts["carry"])
-        return cls(**{**facts, "choices": choices, "left_out": tuple(facts["left_out"]), "carry": carry})
+        return cls(**{**facts, "choices": choices, "left_out": tuple(facts["left_out"])})
 
 
 @report_of.register

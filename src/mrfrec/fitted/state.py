@@ -39,14 +39,6 @@ class Runtime(NamedTuple):
     device: str = "cpu"
 
 
-class CarriedShares(NamedTuple):
-    """Which shares of the weights between a history and a new item were carried over."""
-
-    items: npt.NDArray[np.int32]  # (n) used items like the new one
-    through: npt.NDArray[np.float64]  # had × n, from the weights of each of them
-    total: npt.NDArray[np.float64]  # had: their sum
-
-
 @dataclass(frozen=True, kw_only=True)
 class Learned(ABC):
     """What one kind of model has learned, as its answers use it. Each kind of model has a subclass."""
@@ -75,10 +67,6 @@ class Learned(ABC):
         Called only where the kind of model `explains`.
         """
         raise NotImplementedError
-
-    def carried_between(self, had: Array, target: int) -> CarriedShares | None:
-        """Return what was carried over; None if the target is no new item, or has no alike ones."""
-        return None
 
     @abstractmethod
     def directions(self, items: Array) -> npt.NDArray[np.float64]:

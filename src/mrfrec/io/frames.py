@@ -35,7 +35,6 @@ _POLL_SECONDS = 0.05  # between checks whether the other thread has ended
 _TYPES = {
     "title": pl.String, "score": pl.Float32, "rank": pl.Int32, "source": pl.String, "because": pl.String,
     "both": pl.String, "value": pl.Float64, "weight": pl.Float64, "contribution": pl.Float64,
-    "carried": pl.Float64, "through": pl.String,
     "users": pl.Int64, "time": pl.Datetime("us"),
 }  # fmt: skip
 _KINDS: dict[str, Any] = {

@@ -609,9 +609,7 @@ class Recommender(Parameterized, ABC):
         A table of item, title, value, weight and contribution. The contributions sum to the score that
         `recommend` gives. A base score other than 0 is the last row, without an item; a `boost`, as that of
         `recommend`, has a further one. A model with features has a further column `both`: the features that
-        the items have in common, where they carry the weight. For a new item that was
-        given a part of the weights of alike items there are `carried`, how much of each contribution that is,
-        and `through`, the alike items that give most of it, as text.
+        the items have in common, where they carry the weight.
         """
         fitted = self.fitted_
         parts = explaining.explanation(

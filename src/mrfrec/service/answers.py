@@ -12,7 +12,6 @@ import numpy as np
 from mrfrec.answers import recommending
 from mrfrec.answers.columns import (
     Recommendations,
-    Through,
     as_python,
     neighbor_columns,
     reason_columns,
@@ -162,10 +161,7 @@ def _rows(model: Recommender, batch: Recommendations) -> Iterable[list[Row]]:
         if batch.parts is not None:
             bases, others, amounts = (part[user, :count] for part in batch.parts[:3])
             named_others = {item: _named(catalogue, item) for item in np.unique(others[others >= 0]).tolist()}
-            through = np.full(others.shape, None)
-            if batch.parts.through is not None:
-                through = batch.parts.through[user, :count]
-            parts = as_python(bases), others.tolist(), amounts.tolist(), through.tolist()
+            parts = as_python(bases), others.tolist(), amounts.tolist()
             for row, target, base, *reasons in zip(rows, items.tolist(), *parts, strict=True):
                 row["base"] = base
                 if batch.parts.boost is not None:
@@ -175,9 +171,8 @@ def _rows(model: Recommender, batch: Recommendations) -> Iterable[list[Row]]:
                         **named_others[item],
                         "contribution": amount,
                         **_features_of_both(catalogue, target, item),
-                        **_carried(catalogue, alike),
                     }
-                    for item, amount, alike in zip(*reasons, strict=True)
+                    for item, amount in zip(*reasons, strict=True)
                     if item >= 0
                 ]
         yield rows
@@ -185,14 +180,6 @@ def _rows(model: Recommender, batch: Recommendations) -> Iterable[list[Row]]:
 
 def _named(catalogue: Catalogue, item: int) -> Row:
     return {"item": catalogue.items[item], "title": catalogue.short_title(item)}
-
-
-def _carried(catalogue: Catalogue, through: Through | None) -> Row:
-    """Return what was carried over to a new item, as "carried" and "through"; nothing for used items."""
-    if through is None:
-        return {}
-    alike = [{**_named(catalogue, item), "contribution": amount} for item, amount in through.items]
-    return {"carried": through.amount, "through": alike}
 
 
 def _features_of_both(catalogue: Catalogue, item: int, other: int) -> Row:
@@ -282,12 +269,10 @@ def explain(
     )
     place = catalogue.position(item)
     columns = reason_columns(catalogue, place, contributions, *others)
-    for name in ("both", "carried", "through"):  # which are for tables
-        columns.pop(name, None)
+    columns.pop("both", None)  # which is for tables
     rows = list(rows_of(columns))
     for row, part in zip(rows, contributions, strict=False):  # the base score has none of these
         row |= _features_of_both(catalogue, place, part.item) if part.weight else {}
-        row |= _carried(catalogue, part.through)
     score = sum(row["contribution"] for row in rows)
     return {"item": item, "score": score, "contributions": rows, "unknown": unknown}
 

@@ -21,9 +21,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from mrfrec.answers.columns import Through
 from mrfrec.answers.question import Question
-from mrfrec.answers.reasons import explanations, mostly_through
+from mrfrec.answers.reasons import explanations
 from mrfrec.answers.where import mask_of
 from mrfrec.checks import shortened
 from mrfrec.data.ids import Id
@@ -315,19 +314,16 @@ def _bars_of(
     low = min(amounts)
     width = max(amounts) - low or 1.0
 
-    def bar(amount: float, item: Content | None = None, carried: Through | None = None) -> Content:
+    def bar(amount: float, item: Content | None = None) -> Content:
         """Return where a bar begins and how long it is, in percent of the widest."""
         start = 100 * (min(amount, 0.0) - low) / width
         length = 100 * abs(amount) / width
-        alike = None if carried is None else mostly_through(amount, carried)
-        through = [] if alike is None else visit.items([place for place, _ in alike.items])
-        return {"item": item, "amount": amount, "x": round(start, 2), "length": round(length, 2),
-                "through": through}  # fmt: skip
+        return {"item": item, "amount": amount, "x": round(start, 2), "length": round(length, 2)}
 
     each = []
     zero = round(-100 * low / width, 2)
     for parts, base in zip(found, bases.tolist(), strict=True):
-        bars = [bar(part.amount, rows_by_place[part.item], part.through) for part in parts]
+        bars = [bar(part.amount, rows_by_place[part.item]) for part in parts]
         bars.sort(key=lambda one: -abs(one["amount"]))
         each.append({"few": bars[:_FEW_BARS], "rest": bars[_FEW_BARS:], "base": bar(base), "zero": zero})
     return each

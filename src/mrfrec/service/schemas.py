@@ -214,20 +214,6 @@ class ModelRef(BaseModel):
     chosen: str = Field(description="Why this model: request, split or default.")
 
 
-class Alike(BaseModel):
-    """An item like a new one, and what of its weights was carried over adds."""
-
-    item: ItemId
-    title: str | None = Field(description="Cut to 80 characters.")
-    contribution: float
-
-
-Through = Annotated[
-    list[Alike] | None,
-    Field(description="Of a new item: the alike items that gave most of `carried`, the largest first."),
-]
-
-
 class Reason(BaseModel):
     """The contribution of an item of the history to a score."""
 
@@ -235,8 +221,6 @@ class Reason(BaseModel):
     title: str | None = Field(description="Cut to 80 characters.")
     contribution: float
     both: Both = None
-    carried: float | None = Field(None, description="The part carried over, if that is most of it.")
-    through: Through = None
 
 
 class Explained(BaseModel):
@@ -248,8 +232,6 @@ class Explained(BaseModel):
     weight: float | None
     contribution: float
     both: Both = None
-    carried: float | None = Field(None, description="Of a new item: the part that was carried over.")
-    through: Through = None
 
 
 class Neighbor(BaseModel):

@@ -246,8 +246,6 @@ class GaussianField(Linear):
             rank_weight = 0.0
             base_scores = intercept(fitted, self.dtype, self.offset)
             values = {**self._starts, **chosen}
-            if features is not None and before.measured is not None and before.measured.carry is not None:
-                values["carry"] = before.measured.carry.value
             if low_rank is None:
                 values["rank_weight"] = 0.0
             else:
@@ -318,10 +316,6 @@ class GaussianField(Linear):
     @property
     def new_scale_(self) -> float:
         return self._mrf(self.fitted_).new_scale
-
-    @property
-    def carry_(self) -> float:
-        return self.fitted_.learned.values.get("carry", 0.0)
 
     @property
     def n_blocks_(self) -> int | None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,6 @@ from mrfrec.data.reading_options import rounded_duration
 from mrfrec.errors import MemoryPlanError
 from mrfrec.fitted.measured import Goal, Measured, MeasuredValue
 from mrfrec.models.climbing import Place, climb_along
-from mrfrec.models.mrf.carrying import measured_carry
 from mrfrec.models.mrf.held_out import FEWEST_ASKED, FEWEST_USERS, MOST_SCORES, HeldOut, held_out
 from mrfrec.models.mrf.parameters import TIMES
 from mrfrec.models.mrf.trials import NEIGHBORS, PASSES, SCORED, Trials, cross_checked, stand_in
@@ -413,9 +412,6 @@ def measure_before(task: Task, data: Interactions, context: "FitContext") -> Out
             share = plan.share(free)
             report = part_of(context.progress, 0, share)
             measured = measure(asked, plan, free, start, task.offset, task.goal, engine, report)
-            values: dict[str, Any] = {**start, **measured.values}
-            carry = measured_carry(data, plan.settings, values, task.offset, engine, context.copied)
-            measured = replace(measured, carry=carry)
         except MemoryPlanError:
             return Outcome(said="nothing measured, for which memory is too small")
     seconds = time.perf_counter() - began

@@ -122,9 +122,6 @@ class MRF(GaussianField):
         λ; 0 without a low-rank part.
     new_scale_
         The scale of the weights for items that nobody has used; 0 if there are none.
-    carry_
-        How much new items get of the weights of alike items, where those of their own system count 1. It is
-        measured where there are features; 0 if it was not.
     n_blocks_
         Number of systems solved; None if dense.
     threshold_

@@ -13,7 +13,6 @@ from mrfrec.core.low_rank import LowRank
 from mrfrec.core.plan import Settings
 from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.errors import DataError
-from mrfrec.fitted.carried import CarriedOver
 from mrfrec.fitted.state import FittedState
 from mrfrec.models.mrf.scoring import (
     columns_of,
@@ -47,14 +46,13 @@ def with_new_items(
 
     The scale of the new weights, if not known yet, is found on some used items: taken for new ones, their
     scores must spread over the users as much as their real scores. With the offset, a new item scores 0 for
-    the mean of all users. With η above 0, η times the weights of alike items is added before; both parts
-    spread as much there.
+    the mean of all users. Before that, the weights of alike items are added to those of its own system; both
+    parts spread as much there.
     """
     from mrfrec.core.fitting import sizes_of
     from mrfrec.core.new_items import (
-        MOST_CARRIED,
-        NEIGHBORS,
-        carried,
+        MOST_OF_ALIKE,
+        columns_of_alike,
         new_columns,
         sample_of_used,
         shares_of_alike,
@@ -64,27 +62,20 @@ def with_new_items(
     F, scale = data.features.matrix, learned.new_scale
     sample = np.empty(0, np.int64) if scale else sample_of_used(data.popularity, F)
     held = copied + 2 * learned.weights.nbytes + (learned.low_rank.nbytes if learned.low_rank else 0)
-    carry = learned.values.get("carry", 0.0)
-    if carry:
-        held += 12 * NEIGHBORS * len(new)  # the shares that are kept
-    if carry and isinstance(learned.weights, Rows):
-        held += 36 * MOST_CARRIED * (len(new) + len(sample))
+    if isinstance(learned.weights, Rows):
+        held += 36 * MOST_OF_ALIKE * (len(new) + len(sample))
     sizes = sizes_of(data.matrix, settings, engine.memory.limit, held, F)
     unscaled, nearest = new_columns(data.matrix, F, np.concatenate([new, sample]), settings, sizes, engine)
-    of_sample, of_carried = unscaled[:, len(new) :], learned.carry_scale
-    if carry and not scale:
-        alike = carried(learned.weights, shares_of_alike(nearest[:, len(new) :]))
-        ratio = carry * equal_spread(data.matrix, sample, of_sample, alike)
+    of_sample, alike_scale = unscaled[:, len(new) :], learned.alike_scale
+    if not scale:
+        alike = columns_of_alike(learned.weights, shares_of_alike(nearest[:, len(new) :]))
+        ratio = equal_spread(data.matrix, sample, of_sample, alike)
         scale = _scale(learned, data.matrix, of_sample + ratio * alike, sample)
-        of_carried = ratio * scale
-    scale = scale or _scale(learned, data.matrix, of_sample, sample)
+        alike_scale = ratio * scale
     columns = unscaled[:, : len(new)] * np.asarray(scale, unscaled.dtype)
-    if of_carried:
-        kappa = shares_of_alike(nearest[:, : len(new)])
-        kept = _kept(new, kappa, of_carried, columns)
-        learned = replace(learned, carried=learned.carried.joined(kept) if learned.carried else kept)
-        alike = carried(learned.weights, kappa)
-        alike *= np.asarray(of_carried, unscaled.dtype)
+    if alike_scale:
+        alike = columns_of_alike(learned.weights, shares_of_alike(nearest[:, : len(new)]))
+        alike *= np.asarray(alike_scale, unscaled.dtype)
         columns = columns + alike
     base_scores = learned.base_scores.copy()
     base_scores[new] = -(learned.mean.astype(unscaled.dtype) @ columns) if learned.offset else 0
@@ -96,17 +87,8 @@ def with_new_items(
     if unknown.any():
         _log.info("%s new items have no feature of a used item", f"{unknown.sum():,}")
     weights = _joined(learned.weights, columns, new)
-    learned = replace(learned, scale=scales, new_scale=float(scale), carry_scale=float(of_carried))
+    learned = replace(learned, scale=scales, new_scale=float(scale), alike_scale=float(alike_scale))
     return replace(learned, weights=weights, base_scores=base_scores)
-
-
-def _kept(new: Array, kappa: "sp.csc_array", scale: float, own: "sp.csc_array") -> CarriedOver:
-    """Return what explains the weights that new items are carried over, beside their own ones."""
-    m, count = kappa.shape
-    ptr, items = kappa.indptr.astype(np.int64), kappa.indices.astype(np.int32)
-    of_item = np.repeat(np.arange(count), np.diff(ptr))
-    parts = (scale * kappa.data).astype(own.dtype), np.asarray(own[items, of_item]).ravel()
-    return CarriedOver(new, *(Rows(ptr, items, values, m) for values in parts))
 
 
 def with_more_items(

@@ -1,6 +1,6 @@
 """Trials of values for the parameters of an MRF: fit without the held-out users, then rank what they hide."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -165,9 +165,7 @@ def best_on_average(metrics: Sequence[Floats]) -> int:
     return int(np.mean(metrics, axis=1).argmax())
 
 
-def cross_checked(
-    metrics: Sequence[Floats], choose: Callable[[list[Floats]], int] = best_on_average
-) -> Floats:
+def cross_checked(metrics: Sequence[Floats]) -> Floats:
     """Return each user's gain over the first trial, by the trial that the other half of the users prefers.
 
     The gain of the trial that all users prefer, on the same users, would be too large: some of it is chance.
@@ -178,5 +176,5 @@ def cross_checked(
     for half in (0, 1):
         own, others = users % 2 == half, users % 2 != half
         if others.any():
-            gains[own] = (table[choose([*table[:, others]])] - table[0])[own]
+            gains[own] = (table[best_on_average([*table[:, others]])] - table[0])[own]
     return gains

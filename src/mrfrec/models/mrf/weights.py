@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +12,10 @@ from mrfrec.core.plan import Plan
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.features import ItemFeatures
 from mrfrec.fitted import scorers
-from mrfrec.fitted.carried import CarriedOver, stored_carried
 from mrfrec.fitted.files import shaped
 from mrfrec.fitted.linear import LinearWeights, stored_weights
 from mrfrec.fitted.measured import Measured
-from mrfrec.fitted.state import CarriedShares, Facts
+from mrfrec.fitted.state import Facts
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -39,8 +38,7 @@ class MRFWeights(LinearWeights):
     threshold: float | None
     n_blocks: int | None
     new_scale: float = 0.0  # of the weights for items that nobody has used; 0 if there are none
-    carry_scale: float = 0.0  # of what new items get of the weights of alike items
-    carried: CarriedOver | None = None  # these items and their shares; None if nothing was carried over
+    alike_scale: float = 0.0  # of what new items get of the weights of alike items
     pattern: "sp.csc_array | None" = None  # A; not saved
 
     def stranger_scores(self, catalogue: Catalogue) -> Array:
@@ -72,35 +70,12 @@ class MRFWeights(LinearWeights):
         scale = self.scale[others] * scorers.novelty_factors(popularity, self.values["novelty"], others)
         return others, np.divide(weights * self.scale[item], scale, out=np.zeros(len(scale)), where=scale > 0)
 
-    def carried_between(self, had: Array, target: int) -> CarriedShares | None:
-        row = None if self.carried is None else self.carried.row(target)
-        if self.carried is None or row is None:
-            return None
-        shares, own = (part.span(row, row + 1) for part in (self.carried.shares, self.carried.own))
-        alike = shares.items
-        if not len(alike):
-            return None
-        place = np.minimum(np.searchsorted(alike, had), len(alike) - 1)
-        weights = self.entries(had, np.array([target]))[:, 0]
-        total = weights - np.where(alike[place] == had, own.values[place], 0.0)
-        there = (total != 0) & (weights != 0)  # of sparse columns only the largest entries are
-        inverse = np.divide(1.0, weights, out=np.zeros(len(had)), where=there)
-        through = self.entries(had, alike) * shares.values * inverse[:, None]
-        return CarriedShares(alike, through, total * inverse)
-
-    def verified(self) -> Self:
-        if self.carried is not None:
-            self.carried.verified()
-        return super().verified()
-
     def stored(self) -> tuple[dict[str, Array], Facts]:
         arrays, _ = super().stored()
-        if self.carried is not None:
-            arrays |= self.carried.stored()
         plan = {name: value for name, value in vars(self.plan).items() if name not in _NOT_SAVED}
         facts: Facts = {"plan": plan, "threshold": self.threshold, "blocks": self.n_blocks}
         facts |= {"rank_weight": self.rank_weight, "values": dict(self.values), "new_scale": self.new_scale}
-        facts["carry_scale"] = self.carry_scale
+        facts["alike_scale"] = self.alike_scale
         facts["measured"] = None if self.measured is None else asdict(self.measured)
         return {"mean": self.mean, "scale": self.scale, **arrays}, facts
 
@@ -117,8 +92,7 @@ def stored_mrf(arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int,
     return MRFWeights(
         **stored_weights(arrays, m), mean=mean, scale=scale, offset=offset, plan=plan,
         threshold=facts["threshold"], n_blocks=facts["blocks"], rank_weight=facts["rank_weight"],
-        new_scale=float(facts["new_scale"]), carry_scale=float(facts.get("carry_scale", 0.0)),
-        carried=stored_carried(arrays, m),
+        new_scale=float(facts["new_scale"]), alike_scale=float(facts["alike_scale"]),
         values=_numbers(facts["values"]),
         measured=None if facts["measured"] is None else Measured.of_facts(facts["measured"]),
     )  # fmt: skip
@@ -127,7 +101,7 @@ def stored_mrf(arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int,
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
     names = ["l2", "user_weight", "novelty", "rank_weight"]
     # Only where there are features, and times.
-    names += [name for name in ("feature_weight", "carry", "order", *Recency._fields) if name in values]
+    names += [name for name in ("feature_weight", "order", *Recency._fields) if name in values]
     numbers = {name: float(values[name]) for name in names}
     if not np.isfinite([*numbers.values()]).all():
         raise ValueError("values")
