@@ -199,10 +199,10 @@ def groups(data: Path) -> dict[str, list[Case]]:
         ],
         "book-crossing": [
             (
-                "book-crossing, threshold 0.5, r = 0.5",
+                "book-crossing, 0.01 %, r = 0.5",
                 lambda: table(data / "book-crossing" / "interactions.parquet"),
                 fit,
-                {"l2": 1.0, "alpha": 0.75, "threshold": 0.5, "r": 0.5},
+                {"l2": 1.0, "alpha": 0.75, "sparsity": 0.0001, "r": 0.5},
             )
         ],
         "gowalla-sparse": [

@@ -41,9 +41,14 @@ FITS: dict[str, tuple[str, dict[str, Any], int, int, int]] = {
         200_000,
     ),
     "MRF, sparse, weighted users": ("MRF", {"sparsity": 0.005, "user_weight": 0.5}, 20_000, 12_000, 600_000),
-    "MRF, threshold": ("MRF", {"threshold": 0.05, "l2": 1.0}, 20_000, 12_000, 600_000),
     "MRF, 90 MB": ("MRF", {"memory_limit": "90MB"}, 20_000, 12_000, 400_000),
-    "MRF, sparse, 300,000 items": ("MRF", {"threshold": 0.4, "r": 0.5, "l2": 1.0}, 60_000, 300_000, 900_000),
+    "MRF, sparse, 300,000 items": (
+        "MRF",
+        {"sparsity": 0.0001, "r": 0.5, "l2": 1.0},
+        60_000,
+        300_000,
+        900_000,
+    ),
     "EASE, many pairs": ("EASE", {}, 60_000, 3_000, 4_000_000),
     "ItemKNN": ("ItemKNN", {"neighbors": 100}, 20_000, 30_000, 400_000),
 }

@@ -220,7 +220,7 @@ def save_books(path: str, data: str) -> None:
     pairs = pl.read_parquet(folder / "interactions.parquet", columns=["user", "item"])
     titles = pl.read_parquet(folder / "items.parquet", columns=["item", "title"])
     table = pairs.join(titles.with_columns(pl.col("item").cast(pl.Int32)), on="item", how="left")
-    MRF.paper(threshold=0.5, r=0.5, l2=1.0).fit(table).save(path)
+    MRF.paper(sparsity=0.0001, r=0.5, l2=1.0).fit(table).save(path)
     print("{}")
 
 

@@ -6,16 +6,17 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from mrfrec import Interactions
+from mrfrec import MRF, Interactions
+from mrfrec.models.mrf.model import PAPER
 
 from matrices import random_matrix
 from vectors import Vectors
 
 MRFS: dict[str, dict[str, Any]] = {
     "dense": {"l2": 2.0},
-    "sparse": {"l2": 2.0, "threshold": 0.15, "r": 0.3},
+    "sparse": {"l2": 2.0, "sparsity": 0.3, "r": 0.3},
     "offset": {"l2": 2.0, "offset": True},
-    "sparse float64": {"l2": 1.0, "threshold": 0.3, "dtype": "float64"},
+    "sparse float64": {"l2": 1.0, "sparsity": 0.15, "dtype": "float64"},
 }
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: ("MRF", parameters) for name, parameters in MRFS.items()},
@@ -37,6 +38,14 @@ def named_data(text: bool, *, real: bool = False, positive: bool = False, items:
     ids = names if text else [2**40 + (7 * i) % items for i in range(items)]
     titles = [None if i == 4 else f"Title, of {i}" for i in range(items)]
     return Interactions(sp.csr_array(X), users, ids, titles)
+
+
+def field(**settings: Any) -> MRF:
+    """Return the paper's MRF, with settings of the core among its parameters that are no parameters."""
+    own = {
+        name: settings.pop(name) for name in ("center", "l2_flat", "dropout", "threshold") if name in settings
+    }
+    return type("MRF", (MRF,), own)(**{**PAPER, **settings})
 
 
 def relearn(model: Any, **parts: Any) -> None:

@@ -162,7 +162,6 @@ class InTime:
     training: dict[Pair, Any]  # pair → time
     shown: dict[Pair, Any]
     targets: Sets
-    asked: dict[Any, Any]  # user → time of the first event that was hidden
     situation: dict[Any, str]
     left_out: int
     new_items: int
@@ -175,7 +174,7 @@ def at_time(rows: Sequence[Pair], times: Sequence[Any], cut: Any) -> InTime:
     training = {pair: time for pair, time in timed if time < cut}
     trained_users = {user for user, _ in training}
     trained_items = {item for _, item in training}
-    found = InTime(training, {}, {}, {}, {}, 0, 0, 0)
+    found = InTime(training, {}, {}, {}, 0, 0, 0)
     for user in {user for (user, _), time in timed if time >= cut}:
         later = [(item, time) for (who, item), time in timed if who == user and time >= cut]
         if user in trained_users:
@@ -193,7 +192,6 @@ def at_time(rows: Sequence[Pair], times: Sequence[Any], cut: Any) -> InTime:
             continue
         found.shown |= shown
         found.targets[user] = targets
-        found.asked[user] = min(time for _, time in hidden)
         found.situation[user] = "return" if user in trained_users else "visit"
     found.new_items = len({item for _, item in rows} - trained_items)
     return found

@@ -45,7 +45,7 @@ def data(users: int = 600, items: int = 120) -> sp.csr_array:
         MRF(sparsity=None),
         MRF(sparsity=0.1, rank=4),
         MRF(sparsity=0.1, r=0.5, rank=0),
-        MRF(threshold=0.1),
+        MRF(sparsity=0.3),
         mrfrec.models.EASE(),
         mrfrec.models.ItemKNN(),
     ],
@@ -255,7 +255,7 @@ def test_pieces_of_blocks_that_take_the_same_time_count_the_same(monkeypatch: py
     rng = np.random.default_rng(0)
     X = sp.csr_array((rng.random((600, 120)) < np.linspace(0.02, 0.4, 120)).astype(np.float32))
     steps: Steps = []
-    MRF(threshold=0.1, r=0.0, rank=0, threads=1).fit(X, progress=lambda *step: steps.append(step))
+    MRF(sparsity=0.3, r=0.0, rank=0, threads=1).fit(X, progress=lambda *step: steps.append(step))
     added = np.diff([done / total for stage, done, total in steps if stage == STAGE_NAMES["solve"]])
     added = added[added > 1e-6]
     assert len(added) > 20

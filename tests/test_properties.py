@@ -9,9 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mrfrec import MRF
-
 import naive
+from kinds import field
 
 Matrix = npt.NDArray[np.float64]
 SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -43,7 +42,7 @@ sparse_parameters = st.fixed_dictionaries(
 
 
 def fit(X: Matrix, **parameters: Any) -> Any:
-    return MRF.paper(l2=0.9, dtype="float64", **parameters).fit(sp.csr_array(X))
+    return field(l2=0.9, dtype="float64", **parameters).fit(sp.csr_array(X))
 
 
 @SETTINGS
@@ -71,7 +70,7 @@ def test_pattern_that_keeps_everything_equals_dense(X: Matrix, r: float) -> None
     S = naive.moments(X).S if X.shape[1] else np.zeros((0, 0))
     if X.shape[1] < 2 or np.abs(S).min() < 1e-9:
         return
-    sparse = fit(X, threshold=0.0, r=r)
+    sparse = fit(X, sparsity=1.0, r=r)
     assert not sparse.weights_.diagonal().any()
     np.testing.assert_allclose(sparse.weights_.toarray(), fit(X).weights_, atol=1e-9)
 

@@ -25,11 +25,10 @@ STYLE = """
     }"""
 
 
-def value(rule: Recency, ages: Iterable[float], gap: float = 0.0) -> list[float]:
-    """Return what the events of one history count, of these ages in days, a gap of days after the last."""
+def value(rule: Recency, ages: Iterable[float]) -> list[float]:
+    """Return what the events of one history count, of these ages in days before the last."""
     times = -np.round(np.array([0.0, *ages]) * DAY).astype(np.int64)
-    asked = np.array([round(gap * DAY)])
-    return list(map(float, rule.factors(np.array([0, len(times)]), times, asked)[1:]))
+    return list(map(float, rule.factors(np.array([0, len(times)]), times)[1:]))
 
 
 def faded(half_life: float, ages: list[float], *, in_training: bool) -> list[float]:
@@ -73,15 +72,10 @@ def picture() -> str:
     """Return the SVG."""
     ages = list(np.linspace(0, 365, 74))
     places = list(map(float, range(11)))
-    gaps = list(np.linspace(0, 5, 51))
 
     def recent(recency: float) -> Callable[[list[float]], list[float]]:
         # Place 0 is the last event itself: `value` puts one before all, so it is left out.
         return lambda xs: [1.0, *value(Recency(recency=recency), xs[1:])]
-
-    def paused(recency: float, pause: float | None) -> Callable[[list[float]], list[float]]:
-        rule = Recency(recency=recency, pause=(pause or 0.0) * DAY)
-        return lambda xs: [value(rule, [1.0], gap)[0] for gap in xs]
 
     panels = [
         panel(
@@ -101,18 +95,8 @@ def picture() -> str:
             ],
             places,
         ),
-        panel(
-            2, "pause: the event before the last one", "days from the last event to the question", 5,
-            range(6),
-            [
-                ("b", 'recency=0.8, pause="1d"', paused(0.8, 1), 1.9, 1.03),
-                ("c", 'recency=0.5, pause="1d"', paused(0.5, 1), 1.9, 0.74),
-                ("c dash", "recency=0.5, pause=None", paused(0.5, None), 1.8, 0.43),
-            ],
-            gaps,
-        ),
     ]  # fmt: skip
-    width, height = LEFT + 3 * WIDTH + 2 * GAP + 20, TOP + HEIGHT + 50
+    width, height = LEFT + 2 * WIDTH + GAP + 20, TOP + HEIGHT + 50
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">'
     return "\n".join([head, f"<style>{STYLE}\n</style>", *panels, "</svg>"]) + "\n"
 

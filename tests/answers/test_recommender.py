@@ -44,7 +44,7 @@ def test_popularity_scores_by_the_number_of_users_whatever_the_history() -> None
 
 @pytest.mark.parametrize("exclude_seen", [True, False])
 @pytest.mark.parametrize("offset", [False, True])
-@pytest.mark.parametrize("parameters", [{}, {"threshold": 0.3, "r": 0.5}])
+@pytest.mark.parametrize("parameters", [{}, {"sparsity": 0.3, "r": 0.5}])
 def test_ranking_is_that_of_plain_numpy(parameters: dict[str, Any], offset: bool, exclude_seen: bool) -> None:
     data = named_data(text=False)
     model = MRF.paper(l2=2.0, dtype="float64", offset=offset, **parameters).fit(data)
@@ -94,7 +94,7 @@ def test_items_the_history_says_nothing_about_come_by_popularity() -> None:
     X = np.vstack([np.kron(np.eye(2), np.ones((10, 6))), np.zeros((500, 12))])
     X[np.arange(20), np.arange(20) % 12] = 0.0
     X[10:14, 9] = 0.0
-    model = MRF.paper(threshold=0.4).fit(sp.csr_array(X))
+    model = MRF.paper(sparsity=0.2).fit(sp.csr_array(X))
     table = model.recommend(history=[0], k=9)
     known = table.filter(pl.col("source") == "model")["item"].to_list()
     assert set(known) <= set(range(6))
@@ -106,8 +106,8 @@ def test_items_the_history_says_nothing_about_come_by_popularity() -> None:
 
 def test_similar_items_are_the_strongest_of_a_row_in_one_scale() -> None:
     data = named_data(text=True)
-    for threshold in (None, 0.2):
-        model = MRF.paper(l2=2.0, dtype="float64", threshold=threshold).fit(data)
+    for sparsity in (None, 0.2):
+        model = MRF.paper(l2=2.0, dtype="float64", sparsity=sparsity).fit(data)
         B = model.weights_.toarray() if model.is_sparse else model.weights_
         for position in range(data.n_items):
             with warnings.catch_warnings():

@@ -22,7 +22,7 @@ from matrices import random_matrix
 ITEMS = 70
 MODELS: dict[str, dict[str, Any]] = {
     "dense": {},
-    "sparse": {"threshold": 0.15, "r": 0.3},
+    "sparse": {"sparsity": 0.3, "r": 0.3},
     "offset": {"offset": True},
 }
 

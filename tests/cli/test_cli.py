@@ -235,7 +235,7 @@ def test_fit_says_what_it_does_on_stderr_and_leaves_one_file(shop: Path, tmp_pat
 
 def test_fit_passes_every_option_on(films: Path, tmp_path: Path) -> None:
     numbers = {
-        "l2": 3.0, "alpha": 0.5, "max_neighbors": 50, "r": 0.0, "l2_flat": 0.1, "dropout": 0.3,
+        "l2": 3.0, "alpha": 0.5, "max_neighbors": 50, "r": 0.0,
         "user_weight": 0.2, "novelty": 0.2, "rank": 3, "rank_weight": 0.4, "feature_weight": 0.6,
         "order": 0.0, "recency": 0.9,
     }  # fmt: skip
@@ -243,14 +243,13 @@ def test_fit_passes_every_option_on(films: Path, tmp_path: Path) -> None:
         "fit", films / "ratings.csv", "-o", "m.mrf", "--user-column", "userId", "--item-column", "movieId",
         "--value-column", "rating", "--values", "--min-value", "2", "--duplicates", "last", "--on-bad=skip",
         *(f"--{name.replace('_', '-')}={x}" for name, x in numbers.items()), "--sparsity", "dense",
-        "--half-life", "none", "--pause", "none", "--situation", "visit",
-        "--no-center", "--mean-constraint", "--no-offset", "--measure", "no", "--dtype", "float64",
+        "--half-life", "none", "--mean-constraint", "--no-offset", "--measure", "no", "--dtype", "float64",
         "--threads", "1", "--memory-limit", "2GB", "--items", films / "movies.csv", cwd=tmp_path,
     )  # fmt: skip
     facts = describe(tmp_path / "m.mrf")
-    flags: dict[str, Any] = {"center": False, "mean_constraint": True, "offset": False, "measure": False}
-    flags |= {"half_life": None, "pause": None, "situation": "visit"}
-    chosen = {"sparsity": None, "threshold": None, "dtype": "float64"}
+    flags: dict[str, Any] = {"mean_constraint": True, "offset": False, "measure": False}
+    flags |= {"half_life": None}
+    chosen = {"sparsity": None, "dtype": "float64"}
     assert facts["parameters"] == {**numbers, **flags, **chosen}
     assert facts["data"]["binary"] is False
     titles = mrfrec.load(tmp_path / "m.mrf").titles_
@@ -288,7 +287,7 @@ def test_serve_passes_every_option_on(shop: Path, monkeypatch: pytest.MonkeyPatc
     ("options", "kind", "changed"),
     [
         (["--model", "EDLAE: l2=9, dropout=0.5", "--l2", "7"], "EDLAE", {"dropout": 0.5, "l2": 7.0}),
-        (["--model", "EASE: sparsity=dense", "--threshold", "0.2"], "EASE", {"threshold": 0.2}),
+        (["--model", "EASE: sparsity=dense", "--sparsity", "0.2"], "EASE", {"sparsity": 0.2}),
         (["--model", "Popularity", "--threads", "1", "--memory-limit", "1GB"], "Popularity", {}),
         (["--model", "alpha=0.5"], "MRF", {"alpha": 0.5}),
     ],

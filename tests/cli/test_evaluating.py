@@ -468,7 +468,7 @@ def test_a_model_is_fitted_to_a_data_set_by_name(run: Any, folder: Path) -> None
 
 TYPED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "": ("MRF", "MRF", {}),
-    "a b: l2=1,alpha=.5 , center=no": ("a b", "MRF", {"l2": 1, "alpha": 0.5, "center": False}),
+    "a b: l2=1,alpha=.5 , offset=no": ("a b", "MRF", {"l2": 1, "alpha": 0.5, "offset": False}),
     "sparsity=dense": ("sparsity=dense", "MRF", {"sparsity": None}),
     "best.json": ("best", "MRF", {"l2": 7.0, "sparsity": 0.1}),
     "dense: best.json, sparsity=dense": ("dense", "MRF", {"l2": 7.0, "sparsity": None}),

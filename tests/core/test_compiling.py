@@ -220,7 +220,7 @@ def test_fits_and_rankings_compile_nothing_after_compiling_ahead() -> None:
         for model in (
             mrfrec.MRF.paper(sparsity=None),
             mrfrec.MRF.paper(sparsity=0.2),
-            mrfrec.MRF.paper(threshold=0.1, r=0.3),
+            mrfrec.MRF.paper(sparsity=0.3, r=0.3),
             mrfrec.MRF(sparsity=None),
             mrfrec.MRF(sparsity=0.2),
             ItemKNN(neighbors=5),

@@ -11,13 +11,14 @@ from mrfrec import MRF, NumericalError
 from mrfrec.core import closed_form
 
 import naive
+from kinds import field
 from matrices import random_matrix
 
 Matrix = npt.NDArray[np.float64]
 
 
 def fit(X: Matrix, **parameters: Any) -> Any:
-    return MRF.paper(dtype="float64", **parameters).fit(sp.csr_array(X))
+    return field(dtype="float64", **parameters).fit(sp.csr_array(X))
 
 
 PARAMETERS: list[dict[str, Any]] = [
@@ -107,4 +108,4 @@ def test_items_without_variance_get_no_weights(real: bool, parameters: dict[str,
 )
 def test_twins_without_ridge_are_refused(binary: Matrix, threshold: float | None, message: str) -> None:
     with pytest.raises(NumericalError, match=message):
-        MRF.paper(l2=0.0, threshold=threshold).fit(sp.csr_array(binary))
+        field(l2=0.0, threshold=threshold).fit(sp.csr_array(binary))

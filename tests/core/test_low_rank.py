@@ -22,6 +22,7 @@ from mrfrec.models.parameters import runtime_of
 from mrfrec.models.registry import build
 
 import naive
+from kinds import field
 from matrices import random_matrix
 from vectors import Vectors
 
@@ -109,7 +110,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"sparsity": None, "offset": False, "novelty": 0.0, "rank": 4, "rank_weight": 0.5},
     {"sparsity": None, "offset": True, "novelty": 0.3, "rank": 0},
     {"sparsity": 0.2, "offset": True, "novelty": 0.3, "rank": 4, "rank_weight": 0.7},
-    {"sparsity": 0.2, "offset": False, "novelty": -0.2, "rank": 7, "rank_weight": 2.0, "center": False},
+    {"sparsity": 0.2, "offset": False, "novelty": -0.2, "rank": 7, "rank_weight": 2.0, "alpha": 0.0},
 ]
 
 
@@ -301,7 +302,7 @@ def test_refusals() -> None:
 @pytest.mark.parametrize("user_weight", [0.0, 0.5])
 def test_the_automatic_ridge_is_that_of_the_formula(center: bool, alpha: float, user_weight: float) -> None:
     X = random_matrix(8, users=70, items=20) * np.random.default_rng(1).integers(1, 6, (70, 20))
-    model = MRF(center=center, alpha=alpha, user_weight=user_weight).fit(sp.csr_array(X))
+    model = field(l2="auto", center=center, alpha=alpha, user_weight=user_weight).fit(sp.csr_array(X))
     assert model.plan_.l2 == pytest.approx(naive.auto_l2(X, alpha, center, user_weight))
 
 

@@ -20,7 +20,7 @@ from matrices import Places, places_of, random_matrix
 
 Matrix = npt.NDArray[np.float64]
 
-SETTINGS = Settings(2.0, 0.75, 0.0, 0.0, 0.0, True, None, None, 1000, 0.0, False, "float64", order=0.4)
+SETTINGS = Settings(2.0, 0.75, 0.0, None, 1000, 0.0, False, "float64", order=0.4)
 
 
 def fit(

@@ -13,13 +13,14 @@ from mrfrec.core import pattern
 from mrfrec.errors import MrfrecWarning
 
 import naive
+from kinds import field
 from matrices import random_matrix
 
 Matrix = npt.NDArray[np.float64]
 
 
 def fit(X: Matrix, **parameters: Any) -> Any:
-    return MRF.paper(**{"dtype": "float64", **parameters}).fit(sp.csr_array(X))
+    return field(**{"dtype": "float64", **parameters}).fit(sp.csr_array(X))
 
 
 def check(X: Matrix, threshold: float, l2: float = 1.0, **parameters: Any) -> tuple[Any, Any, Any]:
@@ -248,7 +249,7 @@ def test_misleading_sample_costs_passes_but_not_the_density(
 def test_pattern_that_outgrows_its_forecast_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     X = (np.random.default_rng(20).random((600, 3000)) < 0.1).astype(np.float64)
     mislead(monkeypatch, 1e-3)
-    with pytest.raises(MemoryPlanError, match="larger threshold"):
+    with pytest.raises(MemoryPlanError, match="smaller sparsity"):
         fit(X, l2=1.0, threshold=0.001, max_neighbors=1500, memory_limit="80MB", threads=1)
 
 
@@ -258,11 +259,9 @@ def test_cap_bites_within_the_limit_where_all_pairs_would_not_fit() -> None:
     X = sp.lil_array((100, 20_000))
     X[0, 5000:8000] = 1.0
     X[np.arange(1, 100), np.arange(1, 100)] = 1.0
-    free = MRF.paper(l2=1.0, threshold=0.3, max_neighbors=10, threads=1).fit(X)
+    free = field(l2=1.0, threshold=0.3, max_neighbors=10, threads=1).fit(X)
     needed = free.memory_plan_["pattern"]
-    tight = MRF.paper(
-        l2=1.0, threshold=0.3, max_neighbors=10, threads=1, memory_limit=needed - 90_000_000
-    ).fit(X)
+    tight = field(l2=1.0, threshold=0.3, max_neighbors=10, threads=1, memory_limit=needed - 90_000_000).fit(X)
     np.testing.assert_array_equal(tight.weights_.data, free.weights_.data)
     assert tight.memory_plan_["pattern"] <= needed - 90_000_000
 

@@ -67,9 +67,8 @@ def on_the_cpu(model: MRF, data: object) -> MRF:
 
 SETTINGS: list[dict[str, Any]] = [
     {"sparsity": None},
-    {"sparsity": None, "center": False, "offset": False, "alpha": 0.0, "user_weight": 0.0},
+    {"sparsity": None, "offset": False, "alpha": 0.0, "user_weight": 0.0},
     {"sparsity": None, "user_weight": 1.0, "novelty": 0.3, "alpha": 1.0},
-    {"sparsity": None, "l2": 3.0, "l2_flat": 2.0, "dropout": 0.2},
     {"sparsity": None, "mean_constraint": True, "offset": False},
     {"sparsity": None, "rank": 5, "rank_weight": 0.5},
     {"sparsity": None, "feature_weight": 1.0},

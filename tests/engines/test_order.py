@@ -14,7 +14,7 @@ from mrfrec.engines.local import LocalEngine
 
 from matrices import places_of, random_matrix
 
-SETTINGS = Settings(2.0, 0.75, 0.0, 0.0, 0.25, True, None, None, 1000, 0.0, False, "float32", order=0.4)
+SETTINGS = Settings(2.0, 0.75, 0.25, None, 1000, 0.0, False, "float32", order=0.4)
 
 
 def fitted_by(engine: LocalEngine, settings: Settings) -> Any:
@@ -24,14 +24,14 @@ def fitted_by(engine: LocalEngine, settings: Settings) -> Any:
         return fitting.fit(sp.csr_array(X), settings, engine, places=places)
 
 
-@pytest.mark.parametrize("parameters", [{}, {"threshold": 0.1, "rank": 8}], ids=["dense", "sparse"])
+@pytest.mark.parametrize("parameters", [{}, {"sparsity": 0.3, "rank": 8}], ids=["dense", "sparse"])
 def test_beside_a_device_the_processor_solves(parameters: dict[str, Any]) -> None:
     settings = replace(SETTINGS, **parameters)
     device = TorchAccelerator("cpu")
     found, expected = (
         fitted_by(LocalEngine(2, accelerator=each), settings).weights for each in (device, None)
     )
-    if "threshold" in parameters:
+    if "sparsity" in parameters:
         found, expected = (each.matrix().toarray() for each in (found, expected))
     else:
         found, expected = found.array, expected.array

@@ -264,10 +264,10 @@ def case_of(model: MRF, split: Split, k: int, *, ties: str = "popularity") -> Ca
 
 MODELS = {
     "dense": lambda: MRF.paper(l2=2.0, sparsity=None),
-    "sparse": lambda: MRF.paper(l2=2.0, threshold=0.2),
+    "sparse": lambda: MRF.paper(l2=2.0, sparsity=0.2),
     "double": lambda: MRF.paper(l2=2.0, sparsity=None, dtype="float64"),
-    "all scores equal": lambda: MRF.paper(l2=2.0, threshold=10.0),
-    "scores by popularity": lambda: MRF.paper(l2=2.0, threshold=10.0, offset=True),
+    "all scores equal": lambda: MRF.paper(l2=2.0, sparsity=0.034),
+    "scores by popularity": lambda: MRF.paper(l2=2.0, sparsity=0.034, offset=True),
 }
 models = pytest.mark.parametrize("make", MODELS.values(), ids=list(MODELS))
 
@@ -306,7 +306,7 @@ def test_top_k_is_the_naive_ranking(split: Split, make: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["MRF", "EASE", "Popularity", "ItemKNN", Vectors.__name__])
 def test_what_is_measured_is_what_is_served(split: Split, kind: str) -> None:
-    model = build(kind, {"threshold": 0.3} if kind == "MRF" else {}).fit(split.training)
+    model = build(kind, {"sparsity": 0.3} if kind == "MRF" else {}).fit(split.training)
     ranked = protocol.rank(model, split.test, 10)
     histories = Interactions(split.test.shown, split.test.users, split.training.items)
     served = model.recommend(history=histories, k=10)

@@ -115,7 +115,7 @@ def test_trials_are_drawn_over_l2_with_a_line_for_each_of_the_best_combinations(
 
 
 def test_trials_in_which_no_number_varies_are_drawn_in_their_order() -> None:
-    axes = tuned({"center": True}, {"center": False}).plot().axes[0]
+    axes = tuned({"offset": True}, {"offset": False}).plot().axes[0]
     assert axes.get_xlabel() == "trial"
     assert legend_of(axes) == {"accuracy", "best"}
 

@@ -55,14 +55,12 @@ def test_means_and_differences_of_each_situation(split: Split) -> None:
         plain.mean("ndcg@1", "visit")
 
 
-def test_models_are_told_the_times_of_what_is_shown_and_of_the_question(
-    split: Split, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[tuple[Any, Any, Any]] = []
+def test_models_are_told_the_times_of_what_is_shown(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[Any, Any]] = []
     top_k = Recommender.top_k
 
     def recorded(self: Recommender, X: Any, *others: Any, **options: Any) -> Any:
-        told.append((X, options.get("times"), options.get("at")))
+        told.append((X, options.get("times")))
         return top_k(self, X, *others, **options)
 
     monkeypatch.setattr(Recommender, "top_k", recorded)
@@ -70,10 +68,9 @@ def test_models_are_told_the_times_of_what_is_shown_and_of_the_question(
     asked = split.test
     calls = [call for call in told if call[1] is not None]  # the others compile
     assert len(calls) > 1
-    for X, times, at in calls:
-        assert (len(times), len(at)) == (X.nnz, X.shape[0])
-    assert np.array_equal(np.concatenate([times for _, times, _ in calls]), asked.shown_times)  # type: ignore[arg-type]
-    assert np.array_equal(np.concatenate([at for *_, at in calls]), asked.asked)  # type: ignore[arg-type]
+    for X, times in calls:
+        assert len(times) == X.nnz
+    assert np.array_equal(np.concatenate([times for _, times in calls]), asked.shown_times)  # type: ignore[arg-type]
 
 
 def test_models_that_do_not_know_of_time_ignore_it(split: Split) -> None:

@@ -286,25 +286,10 @@ def assert_is_at(split: Split, expected: naive.InTime) -> None:
     assert timed_pairs(X.matrix, times_of(X), X.users, X.items) == expected.training
     assert timed_pairs(test.shown, test.shown_times, test.users, X.items) == expected.shown
     assert sets_of(test.targets, test.users, X.items) == expected.targets
-    assert test.asked is not None
     assert test.situation is not None
-    assert dict(zip(test.users, test.asked.tolist(), strict=True)) == expected.asked
     assert dict(zip(test.users, test.situation.tolist(), strict=True)) == expected.situation
     found = test.left_out, test.new_items, test.new_targets
     assert found == (expected.left_out, expected.new_items, expected.new_targets)
-
-
-def assert_nothing_is_later(split: Split, cut: int | None = None) -> None:
-    """Nobody shows what is later than what they are asked for, and nothing from the cut on is trained on."""
-    test = split.test
-    assert test.shown_times is not None
-    assert test.asked is not None
-    owner = np.repeat(np.arange(len(test)), np.diff(test.shown.indptr))
-    assert (test.shown_times <= test.asked[owner]).all()
-    if cut is not None:
-        assert times_of(split.training) is not None
-        assert times_of(split.training).max() < cut <= test.asked.min()
-        assert (test.shown_times < test.asked[owner]).all()
 
 
 @SETTINGS
@@ -329,7 +314,6 @@ def test_split_at_a_time_of_any_table(data: st.DataObject, most: int, share: flo
         return
     split = at_time(events, at)
     assert_is_at(split, expected)
-    assert_nothing_is_later(split, 1_000_000 * cut)
     rows = [pair for pair, time in zip(rows, times, strict=True) if time < cut]
     times = [time for time in times if time < cut]
     if len(set(times)) == 1:
@@ -340,7 +324,6 @@ def test_split_at_a_time_of_any_table(data: st.DataObject, most: int, share: flo
     expected = naive.at_time(rows, micros(times), 1_000_000 * cut)
     if expected.targets:
         assert_is_at(split.for_tuning(), expected)
-        assert_nothing_is_later(split.for_tuning(), 1_000_000 * cut)
 
 
 def test_the_order_of_rows_does_not_matter_for_a_split_at_a_time() -> None:
@@ -352,7 +335,7 @@ def test_the_order_of_rows_does_not_matter_for_a_split_at_a_time() -> None:
     assert one.training.fingerprint == two.training.fingerprint
     for name in ("shown", "targets"):
         assert (getattr(one.test, name) != getattr(two.test, name)).nnz == 0
-    for name in ("shown_times", "asked", "situation"):
+    for name in ("shown_times", "situation"):
         assert np.array_equal(getattr(one.test, name), getattr(two.test, name))
 
 
@@ -384,12 +367,8 @@ def test_nothing_later_is_shown_than_is_asked_for_last(tuned: bool) -> None:
     rows = random_rows(5)
     times = np.random.default_rng(3).integers(0, 9, len(rows)).tolist()
     split = last(events_of(rows, times), 2)
-    left = rows
     if tuned:
-        had = pairs(trained(split))
-        left = [pair for pair in rows if pair in had]
         split = split.for_tuning()
-    assert_nothing_is_later(split)
     when = dict(zip(rows, micros(times), strict=True))
     test, items = split.test, split.training.items
     X = split.training
@@ -398,10 +377,6 @@ def test_nothing_later_is_shown_than_is_asked_for_last(tuned: bool) -> None:
     }
     shown = timed_pairs(test.shown, test.shown_times, test.users, items)
     assert shown == {pair: when[pair] for pair in shown}
-    hidden = set(left) - pairs(trained(split))
-    assert test.asked is not None
-    for user, asked in zip(test.users, test.asked.tolist(), strict=True):
-        assert asked == min(when[pair] for pair in hidden if pair[0] == user)
 
 
 def test_splits_that_hide_random_items_leave_out_times() -> None:
@@ -444,18 +419,13 @@ def test_times_stay_with_what_is_shown() -> None:
     assert splits["features"].training.n_items == cut.training.n_items + 1
     of_new = cut.with_new_items(0.2)[1]
     assert of_new.situation is not None
-    assert of_new.asked is not None
     situation = dict(zip(cut.test.users, cut.test.situation, strict=True))  # type: ignore[arg-type]
     assert [situation[user] for user in of_new.users] == of_new.situation.tolist()
-    asked_at = splits["strong, as given"].test.asked
-    assert asked_at is not None
-    targets = asked_of(splits["strong, as given"]).targets
-    assert asked_at.tolist() == [min(when[u, i] for i in targets[u]) for u in sorted(targets)]
 
 
 def test_questions_with_other_times_than_entries_are_refused() -> None:
     X = sp.csr_array(np.eye(3, dtype=np.float32))
-    for name in ("shown_times", "asked", "situation"):
+    for name in ("shown_times", "situation"):
         with pytest.raises(DataError, match=f"{name} must have 3 entries; got 2"):
             Questions(Ids.range(3), X, X, **{name: np.zeros(2, np.int64)})  # type: ignore[arg-type]
 

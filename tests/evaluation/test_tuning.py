@@ -67,7 +67,7 @@ def test_the_usual_metric_has_no_more_places_than_there_are_items(split: Split) 
 # ── what fits have in common ──────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("kind", [{"sparsity": None}, {"sparsity": 0.3}, {"threshold": 0.2, "r": 0.4}])
+@pytest.mark.parametrize("kind", [{"sparsity": None}, {"sparsity": 0.3}, {"sparsity": 0.2, "r": 0.4}])
 def test_fits_that_share_what_they_have_in_common_are_the_same_to_the_bit(kind: dict[str, Any]) -> None:
     """Also where r or the sparsity changes: nothing is mixed up."""
     data = Interactions(sp.csr_array(random_matrix(3, real=True)))
@@ -77,7 +77,7 @@ def test_fits_that_share_what_they_have_in_common_are_the_same_to_the_bit(kind: 
         {"l2": 2.0, "r": r, "sparsity": level} for r in (0.0, 0.5, 0.0) for level in (0.2, 0.4, 0.2)
     ]
     for parameters in (
-        {"l2": 2.0}, {"l2": 5.0}, {"l2": 5.0, "alpha": 0.5}, {"l2": 5.0, "l2_flat": 1.0}, {"l2": 2.0},
+        {"l2": 2.0}, {"l2": 5.0}, {"l2": 5.0, "alpha": 0.5}, {"l2": 5.0, "offset": True}, {"l2": 2.0},
         {"l2": 2.0, "user_weight": 0.5}, *double, *(others if kind == {"sparsity": 0.3} else ()),
     ):  # fmt: skip
         alone, together = (MRF.paper(**{**kind, **parameters}) for _ in range(2))
@@ -294,7 +294,7 @@ def test_a_study_of_something_else_or_no_study_at_all_is_refused(split: Split, t
     tune(split, POINTS[:1], **arguments)
     before = study.read_bytes()
     changed: dict[str, Any]
-    for changed in ({"metric": "recall@10"}, {"fixed": {"center": False}}, {"ties": "index"}):
+    for changed in ({"metric": "recall@10"}, {"fixed": {"offset": False}}, {"ties": "index"}):
         with pytest.raises(DataError, match="is a different study"):
             tune(split, POINTS[:1], **{**arguments, **changed})
     with pytest.raises(DataError, match="is a different study"):
@@ -542,7 +542,7 @@ def test_a_climb_keeps_what_times_have_taught(timed: Split, fixed: Parameters, t
     assert start.value == evaluate_fitted(model, within.test, "ndcg@20").mean("ndcg@20").mean
     assert found.default == start == found.best
     measured = {*model.measured_.values} - {"rank_weight"}
-    assert measured > {"l2", "novelty", "order", "recency", "pause"}
+    assert measured > {"l2", "novelty", "order", "recency"}
     assert {name: start.parameters[name] for name in measured} == {n: model.values_[n] for n in measured}
     assert model.values_["half_life"] is not None
     found.save(tmp_path / "best.json")
@@ -551,9 +551,9 @@ def test_a_climb_keeps_what_times_have_taught(timed: Split, fixed: Parameters, t
 
 
 def test_durations_of_results_are_texts(timed: Split) -> None:
-    found = evaluate(MRF(half_life="90d", pause="12h", measure=False), timed, "ndcg@10")
+    found = evaluate(MRF(half_life="90d", measure=False), timed, "ndcg@10")
     values = of_comparison(Comparison([found])).data["models"][0]["values"]
-    assert (values["half_life"], values["pause"]) == ("90d", "12h")
+    assert values["half_life"] == "90d"
 
 
 def test_a_climb_varies_what_fades(timed: Split, valued: Any) -> None:
@@ -563,11 +563,10 @@ def test_a_climb_varies_what_fades(timed: Split, valued: Any) -> None:
     assert tried[0]["half_life"] != "auto"
 
 
-@pytest.mark.parametrize("center", [True, False])
-def test_ridges_of_auto_are_multiples_of_what_a_fit_takes_for_it(center: bool, split: Split) -> None:
+def test_ridges_of_auto_are_multiples_of_what_a_fit_takes_for_it(split: Split) -> None:
     X = np.random.default_rng(3).random((60, 12)) < 0.7  # popular items, whose squares are not their variance
     training = Interactions(sp.csr_array(X.astype(np.float32)))
-    fixed: Parameters = {"center": center, "measure": False, "user_weight": 0.0, "alpha": 0.0}
+    fixed: Parameters = {"measure": False, "user_weight": 0.0, "alpha": 0.0}
     points = grids.usual_points(Split(training, split.test, None, "dense"), fixed=fixed)
     l2 = float(MRF(**fixed).fit(training).plan_.l2)
     numbers = [l2 if point["l2"] == "auto" else point["l2"] for point in points]

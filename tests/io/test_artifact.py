@@ -54,7 +54,7 @@ def data(*, text: bool, real: bool, titles: bool) -> Interactions:
 
 KINDS: dict[str, tuple[Callable[[], MRF], Callable[[], Interactions]]] = {
     "dense": (lambda: MRF.paper(l2=2.0), lambda: data(text=True, real=False, titles=True)),
-    "sparse": (lambda: MRF.paper(l2=2.0, threshold=0.1), lambda: data(text=False, real=True, titles=False)),
+    "sparse": (lambda: MRF.paper(l2=2.0, sparsity=0.4), lambda: data(text=False, real=True, titles=False)),
     "dense, offset": (
         lambda: MRF.paper(l2=2.0, offset=True, dtype="float64"),
         lambda: data(text=False, real=True, titles=True),
@@ -177,7 +177,7 @@ def test_the_facts_tell_where_a_model_comes_from(fitted: Models, path: Path) -> 
         "users": USERS, "items": ITEMS, "pairs": len(own), "binary": False, "fingerprint": own.fingerprint,
         "mean_value": pytest.approx(float(np.abs(own.matrix.data).mean())),
     }  # fmt: skip
-    assert (facts["parameters"]["threshold"], facts["model"], facts["histories"]) == (0.1, "MRF", True)
+    assert (facts["parameters"]["sparsity"], facts["model"], facts["histories"]) == (0.4, "MRF", True)
     assert facts["written_by"] == mrfrec.__version__
     assert facts["file"] == {"format_version": 2, "bytes": path.stat().st_size}
     assert facts["arrays"]["popularity"] == f"int64 [{ITEMS}]"

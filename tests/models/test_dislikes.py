@@ -38,7 +38,7 @@ def likes_and_dislikes(seed: int, users: int = 120) -> Any:
     return X
 
 
-@pytest.mark.parametrize("options", [{}, {"user_weight": 0.5}, {"center": False, "alpha": 0.0}])
+@pytest.mark.parametrize("options", [{}, {"user_weight": 0.5}, {"alpha": 0.0}])
 def test_a_dense_fit_to_dislikes_equals_naive(options: Any) -> None:
     X = likes_and_dislikes(1)
     model = MRF.paper(l2=4.0, dtype="float64", sparsity=None, **options).fit(sp.csr_array(X))

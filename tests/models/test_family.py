@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from mrfrec import MRF
 from mrfrec.models import EASE, EDLAE
 
 import naive
+from kinds import field
 from matrices import Matrix, random_matrix
 
 
@@ -59,13 +59,13 @@ def test_edlae_is_what_dropping_items_out_does_on_average() -> None:
     np.testing.assert_allclose(model.weights_, expected, atol=0.02)
 
 
-@pytest.mark.parametrize("parameters", [{}, {"threshold": 0.3, "r": 0.4}])
+@pytest.mark.parametrize("parameters", [{}, {"sparsity": 0.3, "r": 0.4}])
 def test_they_are_settings_of_the_mrf(parameters: dict[str, Any]) -> None:
     X = sp.csr_array(data(False))
     flat: dict[str, Any] = {"center": False, "alpha": 0.0, **parameters}
     for named, plain in (
-        (EASE(l2=7.0, **parameters), MRF.paper(l2=7.0, **flat)),
-        (EDLAE(dropout=0.2, l2=7.0, **parameters), MRF.paper(l2=7.0, dropout=0.2, **flat)),
+        (EASE(l2=7.0, **parameters), field(l2=7.0, **flat)),
+        (EDLAE(dropout=0.2, l2=7.0, **parameters), field(l2=7.0, dropout=0.2, **flat)),
     ):
         weights = [model.fit(X).weights_ for model in (named, plain)]
         dense = [w.toarray() if sp.issparse(w) else w for w in weights]
@@ -76,7 +76,7 @@ def test_they_are_settings_of_the_mrf(parameters: dict[str, Any]) -> None:
 @pytest.mark.parametrize("alpha", [0.0, 0.75, 1.0])
 def test_dropout_is_a_ridge_in_proportion_to_the_diagonal_of_s(center: bool, alpha: float) -> None:
     X = random_matrix(12)
-    model = MRF.paper(l2=1.5, dropout=0.3, alpha=alpha, center=center, dtype="float64").fit(sp.csr_array(X))
+    model = field(l2=1.5, dropout=0.3, alpha=alpha, center=center, dtype="float64").fit(sp.csr_array(X))
     found = naive.moments(X, alpha, center)
     ridge = naive.ridge(found, 1.5, dropout=0.3)
     S = found.S.copy()

@@ -28,6 +28,7 @@ from mrfrec.errors import MrfrecWarning
 from mrfrec.io.features import read_more_features
 
 import naive
+from kinds import field
 from matrices import random_matrix
 
 Matrix = npt.NDArray[np.float64]
@@ -75,7 +76,7 @@ def load_mrf(path: Path) -> MRF:
 def test_a_dense_fit_with_features_equals_naive(real: bool, user_weight: float, center: bool) -> None:
     X, features, data = with_features(1, random_matrix(3, real=real))
     parameters: dict[str, Any] = {"user_weight": user_weight, "center": center}
-    model = MRF.paper(l2=2.0, dtype="float64", feature_weight=1.7, sparsity=None, **parameters).fit(data)
+    model = field(l2=2.0, dtype="float64", feature_weight=1.7, sparsity=None, **parameters).fit(data)
     B = naive.dense(X, 2.0, F=features.matrix.toarray(), feature_weight=1.7, **parameters)
     np.testing.assert_allclose(model.weights_, B, atol=1e-12)
 
@@ -84,7 +85,7 @@ def test_a_dense_fit_with_features_equals_naive(real: bool, user_weight: float, 
 @pytest.mark.parametrize("real", [False, True])
 def test_a_sparse_fit_with_features_equals_naive(real: bool, r: float) -> None:
     X, features, data = with_features(1, random_matrix(3, real=real))
-    model = MRF.paper(l2=1.0, dtype="float64", feature_weight=1.7, threshold=0.4, r=r).fit(data)
+    model = field(l2=1.0, dtype="float64", feature_weight=1.7, threshold=0.4, r=r).fit(data)
     F = features.matrix.toarray()
     B, A, n_blocks, _ = naive.sparse(X, 1.0, 0.4, r, F=F, feature_weight=1.7)
     assert model.pattern_ is not None
@@ -119,7 +120,7 @@ def test_the_weights_of_new_items_equal_naive(real: bool, user_weight: float) ->
 
 def test_a_used_item_taken_for_a_new_one_counts_its_features_alone() -> None:
     X, features, _ = with_features(2, random_matrix(3, users=80, items=90))
-    settings = Settings(2.0, 0.75, 0.0, 0.0, 0.0, True, None, None, 1000, 0.0, False, "float64")
+    settings = Settings(2.0, 0.75, 0.0, None, 1000, 0.0, False, "float64")
     with LocalEngine(2) as engine:
         sizes = sizes_of(sp.csr_array(X), settings, engine.memory.limit, 0, features.matrix)
         found = new_items.new_columns(
@@ -144,15 +145,13 @@ def test_of_many_users_a_part_tells_the_weights_of_new_items(monkeypatch: pytest
     assert column.any()
 
 
-@pytest.mark.parametrize("threshold", [None, 0.3])
-def test_items_added_later_get_the_weights_of_a_fit_with_them(
-    threshold: float | None, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("sparsity", [None, 0.3])
+def test_items_added_later_get_the_weights_of_a_fit_with_them(sparsity: float | None, tmp_path: Path) -> None:
     unused = [86, 87, 88, 89]
     X, features, data = with_features(2, random_matrix(3, users=80, items=90), unused)
-    whole = MRF(measure=False, threshold=threshold, rank=0).fit(data)
+    whole = MRF(measure=False, sparsity=sparsity, rank=0).fit(data)
     part = Interactions(sp.csr_array(X[:, :86])).with_features(features.over(Ids.range(86)))
-    grown = MRF(measure=False, threshold=threshold, rank=0).fit(part)
+    grown = MRF(measure=False, sparsity=sparsity, rank=0).fit(part)
     grown.save(tmp_path / "a.mrf", include_histories=True)
     grown = load_mrf(tmp_path / "a.mrf")
     with pytest.warns(MrfrecWarning, match="86 of 90 items are known"):

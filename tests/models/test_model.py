@@ -34,17 +34,14 @@ Matrix = npt.NDArray[np.float64]
         ({"l2": -1.0}, r'l2 must be a finite number, 0 or more, or "auto"; got -1\.0'),
         ({"l2": "6"}, "l2 must be .*; got '6'"),
         ({"alpha": 1.5}, r"alpha must be between 0 and 1; got 1\.5"),
-        ({"l2_flat": -0.1}, "l2_flat must be"),
         ({"sparsity": 0.0}, r"sparsity must be .*; got 0\.0"),
-        ({"threshold": 1e39}, "threshold must be"),
-        ({"threshold": 0.1, "sparsity": 0.1}, "threshold must be None when sparsity is given"),
-        ({"threshold": 0.1, "r": 1.01}, r"r must be between 0 and 1; got 1\.01"),
+        ({"sparsity": 0.1, "r": 1.01}, r"r must be between 0 and 1; got 1\.01"),
         ({"sparsity": None, "r": 0.5}, r"r must be 0 for a dense model; got 0\.5"),
-        ({"threshold": 0.1, "mean_constraint": True}, "mean_constraint must be False"),
+        ({"sparsity": 0.1, "mean_constraint": True}, "mean_constraint must be False"),
         ({"max_neighbors": 0}, "max_neighbors must be a whole number, 1 or more; got 0"),
         ({"max_neighbors": 10**400}, "max_neighbors must be a whole number below"),
         ({"threads": 0}, "threads must be a whole number, 1 or more, or -1 for all cores; got 0"),
-        ({"center": "yes"}, "center must be True or False; got 'yes'"),
+        ({"offset": "yes"}, "offset must be True or False; got 'yes'"),
         ({"dtype": "float16"}, '"float32" or "float64"; got \'float16\''),
         ({"memory_limit": "lots"}, "memory_limit must be"),
         ({"memory_limit": "9" * 400 + "GB"}, "memory_limit must be"),
@@ -112,7 +109,7 @@ def test_values_that_are_no_numbers_of_single_precision_are_refused_with_their_r
 )  # fmt: skip
 def test_every_sparse_form_and_type_gives_the_same(binary: Matrix, form: str, dtype: type) -> None:
     X = getattr(sp, form)(binary.astype(dtype))
-    B = MRF.paper(l2=1.0, threshold=0.2, dtype="float64").fit(X).weights_
+    B = MRF.paper(l2=1.0, sparsity=0.2, dtype="float64").fit(X).weights_
     np.testing.assert_allclose(B.toarray(), naive.sparse(binary, 1.0, 0.2)[0], atol=1e-12)
 
 
@@ -145,7 +142,7 @@ def test_sums_of_small_integers_do_not_wrap_around() -> None:
 def test_a_single_item_and_a_single_user_are_fitted() -> None:
     assert MRF.paper(l2=1.0).fit(sp.csr_array(np.array([[1.0], [0.0]]))).weights_.tolist() == [[0.0]]
     assert not MRF.paper(l2=1.0).fit(sp.csr_array(np.ones((1, 4)))).weights_.any()
-    sparse = MRF.paper(l2=1.0, threshold=0.0).fit(sp.csr_array(np.ones((1, 4))))
+    sparse = MRF.paper(l2=1.0, sparsity=1.0).fit(sp.csr_array(np.ones((1, 4))))
     assert sparse.weights_.nnz == 0
     assert sparse.n_blocks_ == 4
 
@@ -161,7 +158,7 @@ def test_an_item_everybody_has_has_no_variance_whatever_the_user_weights() -> No
     assert not B[:, 0].any()
 
 
-@pytest.mark.parametrize("parameters", [{}, {"threshold": 0.1}, {"sparsity": 0.2}])
+@pytest.mark.parametrize("parameters", [{}, {"sparsity": 1.0}, {"sparsity": 0.2}])
 def test_values_out_of_range_are_refused(parameters: dict[str, Any]) -> None:
     X = sp.csr_array(random_matrix(1) * 1e30)
     with pytest.raises(mrfrec.NumericalError, match="divide the values by a constant"):
@@ -174,7 +171,7 @@ def test_values_out_of_range_are_refused(parameters: dict[str, Any]) -> None:
 
 
 def test_attributes_after_a_sparse_fit(binary: Matrix) -> None:
-    model = MRF.paper(l2=1.0, threshold=0.2, r=0.5).fit(sp.csr_array(binary))
+    model = MRF.paper(l2=1.0, sparsity=0.2, r=0.5).fit(sp.csr_array(binary))
     found = naive.moments(binary)
     assert isinstance(model.weights_, sp.csr_array)
     assert model.weights_.has_sorted_indices
@@ -194,7 +191,7 @@ def test_attributes_after_a_sparse_fit(binary: Matrix) -> None:
 @pytest.mark.parametrize("offset", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_score_is_history_times_weights(real_valued: Matrix, sparse: bool, offset: bool, dtype: Any) -> None:
-    model = MRF.paper(l2=1.0, threshold=0.2 if sparse else None, offset=offset, dtype=dtype)
+    model = MRF.paper(l2=1.0, sparsity=0.2 if sparse else None, offset=offset, dtype=dtype)
     model.fit(sp.csr_array(real_valued))
     B = model.weights_.toarray() if sparse else model.weights_
     history = real_valued[:20]
@@ -207,7 +204,7 @@ def test_score_is_history_times_weights(real_valued: Matrix, sparse: bool, offse
 
 
 def test_top_k_of_no_users_and_of_an_empty_history(binary: Matrix) -> None:
-    model = MRF.paper(l2=1.0, threshold=0.2).fit(sp.csr_array(binary))
+    model = MRF.paper(l2=1.0, sparsity=0.2).fit(sp.csr_array(binary))
     items, scores = model.top_k(sp.csr_array((0, binary.shape[1])), 3)
     assert items.shape == scores.shape == (0, 3)
     items, scores = model.top_k(sp.csr_array((1, binary.shape[1])), 3)
@@ -328,7 +325,7 @@ def test_parameters_of_one_kind_decide_the_kind(binary: Matrix) -> None:
     X = sp.csr_array(binary)
     assert MRF.paper(r=0.5).fit(X).is_sparse
     assert not MRF.paper(mean_constraint=True).fit(X).is_sparse
-    assert MRF.paper(threshold=0.1).fit(X).is_sparse
+    assert MRF.paper(sparsity=0.3).fit(X).is_sparse
     assert not MRF.paper(sparsity=None).fit(X).is_sparse
     assert MRF(sparsity="dense").parameters == MRF(sparsity=None).parameters
 
@@ -351,9 +348,9 @@ def test_progress_is_told_in_the_thread_of_the_call(binary: Matrix) -> None:
 
 def test_fits_can_run_at_the_same_time(binary: Matrix) -> None:
     X = sp.csr_array(binary)
-    expected = MRF.paper(l2=1.0, threshold=0.1).fit(X).weights_.toarray()
+    expected = MRF.paper(l2=1.0, sparsity=0.3).fit(X).weights_.toarray()
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda _: MRF.paper(l2=1.0, threshold=0.1).fit(X).weights_, range(4)))
+        found = list(threads.map(lambda _: MRF.paper(l2=1.0, sparsity=0.3).fit(X).weights_, range(4)))
     for weights in found:
         np.testing.assert_array_equal(weights.toarray(), expected)
 
@@ -371,7 +368,7 @@ import warnings
 warnings.simplefilter("error")
 import mrfrec, numpy as np, scipy.sparse as sp
 X = sp.csr_array((np.random.default_rng(0).random((60, 20)) < 0.3).astype(float))
-mrfrec.MRF.paper(l2=1.0, threshold=0.1).fit(X).top_k(X, 3)
+mrfrec.MRF.paper(l2=1.0, sparsity=0.3).fit(X).top_k(X, 3)
 mrfrec.MRF.paper(l2=1.0).fit(X).scores(X)
 """
 

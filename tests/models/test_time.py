@@ -22,7 +22,7 @@ import naive
 from matrices import random_matrix
 
 DAY = 86_400_000_000
-BLIND: dict[str, Any] = {"half_life": None, "recency": 1.0, "pause": None}
+BLIND: dict[str, Any] = {"half_life": None, "recency": 1.0}
 FIXED: dict[str, Any] = {"l2": 2.0, "user_weight": 0.3, "novelty": 0.0, "rank": 0, "measure": False}
 
 
@@ -112,8 +112,6 @@ def test_parameters_of_time_without_times_or_out_of_range_are_refused() -> None:
     for value in (0, 1.5, "fast"):
         with pytest.raises(ParameterError, match="recency"):
             MRF(recency=value)
-    with pytest.raises(ParameterError, match="situation"):
-        MRF(situation="home")  # type: ignore[arg-type]
     assert MRF(half_life=timedelta(days=2)).half_life == "172800.000000s"
 
 
@@ -195,7 +193,7 @@ def test_explanations_of_a_recent_history_add_up() -> None:
 
 def test_training_users_are_asked_with_their_times() -> None:
     data = visits()
-    model = MRF(**FIXED, recency=0.6, pause=None).fit(data)
+    model = MRF(**FIXED, recency=0.6).fit(data)
     assert data.times is not None
     user = 17
     span = slice(*data.matrix.indptr[user : user + 2])
@@ -204,46 +202,6 @@ def test_training_users_are_asked_with_their_times() -> None:
     by_id, by_list = rows_for(model, [user], k=6), rows_for(model, history=history, k=6)
     assert [row["item"] for row in by_id] == [row["item"] for row in by_list]
     np.testing.assert_allclose([row["score"] for row in by_id], [row["score"] for row in by_list], rtol=1e-5)
-
-
-def test_recency_counts_less_after_a_pause() -> None:
-    ptr, times = np.array([0, 2]), np.array([0, DAY])
-    soon, late = (
-        Recency(0.0, 0.5, 1.0 * DAY).factors(ptr, times, np.array([at]))[0] for at in (DAY, 40 * DAY)
-    )
-    assert soon == pytest.approx(0.5)
-    assert late == pytest.approx(1.0, abs=1e-6)
-
-
-def test_a_question_asked_later_counts_recency_less() -> None:
-    data = visits()
-    model = MRF(**FIXED, recency=0.5, pause="1d").fit(data)
-    even = MRF(**FIXED, recency=1.0, pause=None).fit(data)
-    history = {int(item): datetime(2026, 11, day) for day, item in enumerate((3, 14, 25, 41), start=1)}
-
-    def scores(model: MRF, **asked: Any) -> list[float]:
-        return [row["score"] for row in rows_for(model, history=history, k=50, **asked)]
-
-    at_once = scores(model)
-    assert scores(model, at="2026-11-04") == at_once
-    assert scores(model, at="2027-11-04") == pytest.approx(scores(even))
-    later = scores(model, at=datetime(2026, 11, 6))
-    assert later != pytest.approx(at_once)
-    assert later != pytest.approx(scores(even))
-    table = model.explain(0, history=history, at="2026-11-06")
-    rows = rows_for(model, history=history, k=50, at="2026-11-06")
-    score = next(row["score"] for row in rows if row["item"] == 0)
-    assert table["contribution"].sum() == pytest.approx(score, rel=1e-5)
-    parts = rows_for(model, [5], k=3, at="2100-01-01")
-    assert parts[0]["score"] == pytest.approx(rows_for(even, [5], k=3)[0]["score"], rel=1e-5)
-
-
-def test_a_time_of_a_question_about_a_history_without_times_is_refused() -> None:
-    model = MRF(**FIXED, recency=0.5, pause="1d").fit(visits())
-    with pytest.raises(ParameterError, match="at must be None for a history without times"):
-        model.recommend(history=[1, 2], at="2026-11-16")
-    with pytest.raises(ParameterError, match="at must be a date"):
-        model.recommend([1], at="soon")
 
 
 # ── measuring ─────────────────────────────────────────────────────────────────────────────────────
@@ -255,7 +213,6 @@ def test_what_is_asked_lies_after_the_cut_and_what_is_shown_before_what_is_asked
     assert data.times is not None
     assert asked.times is not None
     assert asked.shown_times is not None
-    assert asked.at is not None
     cut = asked.times.max()
     time_of = {
         (u, i): t
@@ -280,7 +237,6 @@ def test_what_is_asked_lies_after_the_cut_and_what_is_shown_before_what_is_asked
         assert any(
             all(time_of[u, i] > cut for i in wanted)
             and asked.shown_times[own].max() < min(time_of[u, i] for i in wanted)
-            and asked.shown_times[own].max() < asked.at[question] <= min(time_of[u, i] for i in wanted)
             for u in users
         )
 

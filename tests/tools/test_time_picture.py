@@ -1,7 +1,7 @@
 """The picture of docs/explanation/time.md, which tools/time_picture.py draws."""
 
 import pytest
-from tools.time_picture import DAY, OUTPUT, faded, picture, value
+from tools.time_picture import OUTPUT, faded, picture, value
 
 from mrfrec.core.ages import Recency
 
@@ -14,4 +14,3 @@ def test_values_of_the_picture_are_those_that_the_page_names() -> None:
     assert faded(90, [90, 180], in_training=True) == pytest.approx([0.5, 0.25])
     assert faded(90, [90, 180], in_training=False) == pytest.approx([0.5**0.5, 0.5])
     assert value(Recency(recency=0.8), [1, 2]) == pytest.approx([0.8, 0.64])
-    assert value(Recency(recency=0.5, pause=DAY), [1], gap=1) == pytest.approx([0.5**0.5])

@@ -31,14 +31,12 @@ DENSE, SPARSE = PAPER | {"sparsity": None}, PAPER | {"sparsity": 0.005}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "closed form, α = 3/4": ("MRF", DENSE),
     **{f"closed form, α = {alpha:g}": ("MRF", DENSE | {"alpha": alpha}) for alpha in (0, 0.25, 0.5, 1)},
-    "not centered, α = 3/4": ("MRF", DENSE | {"center": False}),
-    "not centered, α = 0 (EASE)": ("MRF", DENSE | {"center": False, "alpha": 0.0}),
+    "not centered, α = 0 (EASE)": ("EASE", {"sparsity": None}),
     "mean constraint, α = 3/4": ("MRF", DENSE | {"mean_constraint": True}),
     "diagonal free, not centered, α = 0": ("Unconstrained", {}),
     **{f"0.5 %, r = {r:g}, α = 3/4": ("MRF", SPARSE | {"r": r}) for r in (0.0, 0.1, 0.5)},
     "0.1 %, r = 0, α = 3/4": ("MRF", SPARSE | {"sparsity": 0.001}),
     "0.5 %, r = 0, α = 0": ("MRF", SPARSE | {"alpha": 0.0}),
-    "0.5 %, r = 0, not centered, α = 3/4": ("MRF", SPARSE | {"center": False}),
 }
 
 

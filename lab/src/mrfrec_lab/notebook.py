@@ -118,6 +118,12 @@ class Notebook:
         widest = int(np.argmax(near[1:] / near[:-1]))
         return float(near[widest : widest + 2].mean())
 
+    def share_above(self, threshold: float) -> float:
+        """Return the share of the covariances above a threshold, with the diagonal."""
+        above = np.abs(self._names["XtX"]) > threshold
+        np.fill_diagonal(above, True)
+        return float(above.mean())
+
     def sparse(self, threshold: float, r: float, l2: float) -> Fitted:
         start = time.perf_counter()
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
@@ -155,7 +161,7 @@ def compare(
         for sparsity in sparsities:
             threshold = notebook.threshold(sparsity)
             for r in rs:
-                mine = ours(X, l2, threshold=threshold, r=r)
+                mine = ours(X, l2, sparsity=notebook.share_above(threshold), r=r)
                 rows.append(
                     [f"{sparsity:.1%}, r = {r:g}", what, *_cells(notebook.sparse(threshold, r, l2), mine)]
                 )

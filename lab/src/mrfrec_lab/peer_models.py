@@ -100,7 +100,7 @@ class Own(Peer):
 
         with LocalEngine() as engine:
             moments = statistics.moments(sp.csr_array(X), self.model.user_weight, engine)
-        return moments.typical_ridge(self.model.alpha, self.model.center)
+        return moments.typical_ridge(self.model.alpha, center=True)
 
     def recommend(self, shown: sp.csr_matrix, k: int) -> Lists:
         lists: Lists = self.model.top_k(sp.csr_array(shown), k, ties="popularity")[0]

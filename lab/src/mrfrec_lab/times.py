@@ -27,7 +27,7 @@ from mrfrec_lab.places import CACHE
 
 ROWS = CACHE / "time.jsonl"
 SEQUENCE = "beauty-bert4rec"
-BLIND: dict[str, Any] = {"half_life": None, "order": 0.0, "recency": 1.0, "pause": None}
+BLIND: dict[str, Any] = {"half_life": None, "order": 0.0, "recency": 1.0}
 MODELS: dict[str, Any] = {"MRF, blind": lambda: MRF(**BLIND), "MRF()": MRF, "most popular": Popularity}
 SEQUENCES: dict[str, dict[str, Any]] = {
     "MRF, blind": BLIND,

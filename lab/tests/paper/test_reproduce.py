@@ -205,8 +205,8 @@ def test_published_parameters_are_those_of_the_notebook_and_of_liang() -> None:
     assert {name: found["l2"] for name, found in dense.items()} == {"ml-20m": 6.0, "netflix": 6.0, "msd": 3.0}
     assert all(found["alpha"] == 0.75 and found["sparsity"] is None for found in dense.values())
     sparse = [dict(row.parameters or {}) for row in TABLE_2["msd"][1:-1]]
-    assert [(found["threshold"], found["r"]) for found in sparse] == [
-        (threshold, r) for threshold in (0.11, 0.375) for r in (0.0, 0.1, 0.5)
+    assert [(found["sparsity"], found["r"]) for found in sparse] == [
+        (sparsity, r) for sparsity in (0.005, 0.001) for r in (0.0, 0.1, 0.5)
     ]
     assert all(found["l2"] == 1.0 and found["max_neighbors"] == 1000 for found in sparse)
     for rows in TABLE_1.values():

@@ -15,7 +15,7 @@ from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Columns, Training
 from mrfrec.data.ids import Id, Ids, Texts, as_list, is_table
 from mrfrec.data.interactions import Interactions, as_histories
-from mrfrec.data.reading_options import LIMITS, RULES, Moment, moment
+from mrfrec.data.reading_options import LIMITS, RULES, moment
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.fitted.state import FittedState
 from mrfrec.io.tables import read_more_interactions
@@ -52,20 +52,10 @@ class People:
     unknown: tuple[UnknownIds, ...] = ()
     times: Times | None = None  # of the entries of `histories`; None if they have no order
     are_times: bool = True  # or else places, which tell the order alone
-    now: int | None = None  # when they are asked; None for the last time of each
     recency: Recency = BLIND  # how values fall with time
 
     def __len__(self) -> int:
         return len(self.names)
-
-    def asked_at(self, at: Moment | None) -> "People":
-        """Return these people, asked at another time; None changes nothing."""
-        if at is None or self.recency.is_blind:
-            return self
-        if self.times is None or not self.are_times:
-            advice = "Give the time of each item: a mapping from items to times, or a table."
-            raise ParameterError("at", "None for a history without times", at, advice)
-        return replace(self, now=moment("at", at))
 
     def batches(self) -> Iterator[tuple[int, list[Id], Rows]]:
         """Yield the row at which a batch of users starts, their names, and their histories."""
@@ -74,8 +64,7 @@ class People:
             rows = self._rows(self.histories, start, stop)
             if self.times is not None and not self.recency.is_blind:
                 times = self._rows(replace(self.histories, values=self.times, check=None), start, stop).values
-                at = np.full(len(rows), self.now) if self.now is not None and self.are_times else None
-                factors = self.recency.factors(rows.ptr, times, at, are_times=self.are_times)
+                factors = self.recency.factors(rows.ptr, times, are_times=self.are_times)
                 rows = replace(rows, values=rows.values * factors, check=None)
             yield start, self.names[start:stop], rows
 
@@ -111,7 +100,7 @@ def people_of(
     times = None if training.origin is None else training.origin.times
     if times is None or recency.is_blind:
         return people
-    return replace(people, times=times, now=int(times.max()), recency=recency)
+    return replace(people, times=times, recency=recency)
 
 
 def _people_of_users(users: object, training: Training, once: bool) -> People:
@@ -305,28 +294,21 @@ def matrix_rows(matrix: object, items: Ids, name: str) -> Rows:
     return Rows.of(histories)
 
 
-def timed_rows(matrix: object, fitted: FittedState, times: object, at: object) -> Rows:
+def timed_rows(matrix: object, fitted: FittedState, times: object) -> Rows:
     """Return the rows of a matrix of histories, whose values fall with time as the model has it.
 
-    `times` are those of its stored entries, `at` those at which its rows are asked, both in microseconds.
+    `times` are those of its stored entries, in microseconds.
     """
     rows = matrix_rows(matrix, fitted.catalogue.items, "X_history")
     if times is None:
-        if at is not None:
-            raise ParameterError("at", "None without times", at)
         return rows
-    checked: dict[str, Times] = {}
-    for name, value, count in (("times", times, len(rows.items)), ("at", at, len(rows))):
-        if value is None:
-            continue
-        checked[name] = np.asarray(value)
-        if checked[name].shape != (count,) or checked[name].dtype.kind not in "iu":
-            rule = f"{count:,} whole numbers of microseconds, one for each entry (times) or row (at)"
-            raise ParameterError(name, rule, value)
+    given, count = np.asarray(times), len(rows.items)
+    if given.shape != (count,) or given.dtype.kind not in "iu":
+        raise ParameterError("times", f"{count:,} whole numbers of microseconds, one for each entry", times)
     recency = fitted.learned.recency
     if recency.is_blind:
         return rows
-    factors = recency.factors(rows.ptr, checked["times"].astype(np.int64), checked.get("at"))
+    factors = recency.factors(rows.ptr, given.astype(np.int64))
     return replace(rows, values=rows.values * factors)
 
 

@@ -2,12 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import date
 from typing import Any
 
 from mrfrec.answers.where import Where, check_where
 from mrfrec.checks import check_count, check_flag, check_number, option, shortened, warn
-from mrfrec.data.reading_options import Moment, moment
 from mrfrec.errors import ParameterError
 
 ItemFilter = Iterable[int | str] | Mapping[Any, Iterable[int | str]] | None
@@ -39,9 +37,6 @@ class Question:
     explain: int = option(
         0, "Number of reasons for each item: items of the history that add most to its score.", least=0
     )
-    at: Moment | None = option(
-        None, "When the question is asked, if not at the last event: 2026-11-16 or 2026-11-16T10:30:00."
-    )
     where: Where = option(None, "Recommend only items of which this is true: price < 50 AND in_stock.")
     at_most: Quotas = option(
         None, 'At most so many items with the same value of a column: {"brand": 2, "color": 3}.'
@@ -62,7 +57,6 @@ class Question:
             "exclude_seen": check_flag("exclude_seen", self.exclude_seen),
             "novelty": check_novelty(self.novelty),
             "explain": check_count("explain", self.explain, _LIMITS["explain"]["least"]),
-            "at": check_at(self.at),
             "where": check_where(self.where),
             "at_most": _check_at_most(self.at_most),
             "boost": check_boost(self.boost),
@@ -109,13 +103,6 @@ def check_novelty(novelty: object) -> float | None:
         return None
     least, most = _LIMITS["novelty"]["least"], _LIMITS["novelty"]["most"]
     return check_number("novelty", novelty, f"between {least} and {most}", lambda x: least <= x <= most)
-
-
-def check_at(at: object) -> str | None:
-    """Return when a question is asked, as text; None for the time of the last event."""
-    if at is not None:
-        moment("at", at)
-    return at.isoformat() if isinstance(at, date) else None if at is None else str(at)
 
 
 def candidates_of_variety(k: int) -> int:

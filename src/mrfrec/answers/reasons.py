@@ -9,11 +9,10 @@ import numpy.typing as npt
 
 from mrfrec.answers.columns import Contribution
 from mrfrec.answers.people import people_of
-from mrfrec.answers.question import Boost, check_at, check_boost, check_novelty
+from mrfrec.answers.question import Boost, check_boost, check_novelty
 from mrfrec.answers.rules import lift_of, lifted
 from mrfrec.core.rows import Rows
 from mrfrec.data.ids import Id
-from mrfrec.data.reading_options import Moment
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.fitted.scorers import novelty_factors
 from mrfrec.fitted.state import FittedState
@@ -52,7 +51,6 @@ def explanation(
     user: Id | None = None,
     history: object = None,
     novelty: float | None = None,
-    at: Moment | None = None,
     boost: Boost = None,
 ) -> tuple[list[Contribution], float, float]:
     """Return the contributions of a history to an item's score, largest first, its base score and boost."""
@@ -63,7 +61,7 @@ def explanation(
             "user", "given, or else a history", user, "Exactly one of them says whose score."
         )
     contributions, base = explanations(
-        fitted, np.array([position]), user=user, history=history, novelty=novelty, at=at
+        fitted, np.array([position]), user=user, history=history, novelty=novelty
     )
     lift, unknown = lift_of(fitted.catalogue, check_boost(boost))
     for each in unknown:
@@ -80,13 +78,12 @@ def explanations(
     user: Id | None = None,
     history: object = None,
     novelty: float | None = None,
-    at: Moment | None = None,
 ) -> tuple[list[list[Contribution]], Array]:
     """Return the contributions of one history to the scores of several items, and their base scores.
 
     `targets` are positions of items.
     """
-    people = people_of(fitted, None if user is None else [user], history).asked_at(check_at(at))
+    people = people_of(fitted, None if user is None else [user], history)
     if len(people) != 1:
         raise ParameterError("history", "of one person", history)
     for each in people.unknown:

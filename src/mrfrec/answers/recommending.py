@@ -35,7 +35,6 @@ def recommend(
 
     Warns of unknown ids and of users with fewer than k items; a list `unknown` takes the ids instead.
     """
-    people = people.asked_at(question.at)
     filters = check_question(fitted, people, question, unknown)
     return ranked(fitted, runtime, people, question, filters, progress, warns=unknown is None)
 

@@ -165,7 +165,7 @@ def _self_test() -> Finding:
     expected = -C / np.diag(C)
     np.fill_diagonal(expected, 0.0)
     worst = 0.0
-    for parameters in ({"sparsity": None}, {"threshold": 0.0}):
+    for parameters in ({"sparsity": None}, {"sparsity": 1.0}):
         model = MRF.paper(l2=1.0, alpha=0.0, dtype="float64", **parameters).fit(sp.csr_array(X))
         B = model.weights_.toarray() if model.is_sparse else model.weights_
         worst = max(worst, float(np.abs(B - expected).max()))

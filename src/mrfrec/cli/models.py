@@ -101,10 +101,7 @@ def make_models(specs: Sequence[Spec], machine: Mapping[str, Any]) -> list[Recom
 
 def with_options(spec: Spec, typed: Mapping[str, Any]) -> Spec:
     """Override parameters by options that were typed."""
-    parameters = spec.parameters
-    if {"sparsity", "threshold"} & typed.keys():  # these exclude each other: keep the typed one only
-        parameters = {name: x for name, x in parameters.items() if name not in ("sparsity", "threshold")}
-    return spec._replace(parameters={**parameters, **typed})
+    return spec._replace(parameters={**spec.parameters, **typed})
 
 
 def check_machine(machine: Mapping[str, Any], kinds: Iterable[str]) -> None:

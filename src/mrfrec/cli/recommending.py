@@ -240,9 +240,6 @@ def explain(
     dislike: Dislike = None,
     user: Annotated[str | None, "ID", "A user of the training data, by id, instead of --history."] = None,
     novelty: Annotated[float | None, "Above 0, rarer items score higher; below, popular ones."] = None,
-    at: Annotated[
-        str | None, "TIME", "When the user is asked, if not at the latest time of the data: 2026-11-16."
-    ] = None,
     boost: Annotated[
         str | None, "LIST", "Columns to add to the score or to multiply it by, as for recommend: add=margin."
     ] = None,
@@ -268,7 +265,7 @@ def explain(
     opened = load(model)
     catalogue = opened.catalogue
     names = ItemNames(catalogue)
-    whose: dict[str, Any] = {"novelty": novelty, "at": at}
+    whose: dict[str, Any] = {"novelty": novelty}
     if boost is not None:
         whose["boost"] = parse_weights("boost", boost)
     if history is not None:

@@ -81,7 +81,6 @@ class Recency(NamedTuple):
 
     half_life: float = 0.0  # of events, in microseconds; 0: they do not fade
     recency: float = 1.0  # ρ
-    pause: float = 0.0  # microseconds since the last event after which ρ counts half; 0: it always counts
 
     @property
     def is_blind(self) -> bool:
@@ -92,7 +91,6 @@ class Recency(NamedTuple):
         self,
         ptr: npt.NDArray[np.integer],
         times: Times,
-        at: Times | None = None,
         *,
         are_times: bool = True,
     ) -> npt.NDArray[np.float32]:
@@ -104,19 +102,13 @@ class Recency(NamedTuple):
             Where each history begins.
         times
             Of each entry; or, with `are_times=False`, numbers that tell the order alone.
-        at
-            When each history is asked about; None for the time of its last event.
         """
-        lengths, last = np.diff(ptr), last_times(ptr, times)
         out = np.ones(len(times), np.float32)
         if self.recency != 1:
-            power = np.ones(len(lengths))
-            if self.pause and at is not None:
-                power = np.exp2(-np.maximum(at - last, 0) / self.pause)
             place = np.minimum(moments_from_end(ptr, times), _FARTHEST)
-            out *= np.power(self.recency, place * np.repeat(power, lengths)).astype(np.float32)
+            out *= np.power(self.recency, place.astype(np.float64)).astype(np.float32)
         if self.half_life and are_times:
-            out *= _factors(ptr, times, last, self.half_life)
+            out *= _factors(ptr, times, last_times(ptr, times), self.half_life)
         return out
 
 

@@ -103,7 +103,7 @@ def estimate_weights(
             )
     layout = Layout(pattern, schedule, members, kinds, targets, twin, ordered)
 
-    advice = "Make the blocks smaller: a larger threshold, a smaller sparsity or a smaller max_neighbors."
+    advice = "Make the blocks smaller: a smaller sparsity or a smaller max_neighbors."
     itemsize = np.dtype(dtype).itemsize
     counts = np.min_scalar_type(int(np.bincount(schedule.dependents, minlength=1).max()))
     block_bytes = layout.places() * itemsize + members * _PER_MEMBER + kinds * _PER_KIND

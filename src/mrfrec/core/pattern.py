@@ -320,5 +320,5 @@ class _PatternSearch:
 
     def require(self, needed: int) -> None:
         """Refuse what does not fit the memory."""
-        advice = "Keep fewer entries: a larger threshold, a smaller sparsity or a smaller max_neighbors."
+        advice = "Keep fewer entries: a smaller sparsity or a smaller max_neighbors."
         self.workers.memory.require("pattern", self.held + needed, advice)

@@ -38,16 +38,12 @@ _ALLOCATOR = 12_000_000  # bytes that memory once freed may keep resident, and s
 
 @dataclass(frozen=True)
 class Settings:
-    """The parameters of `MRF` that decide the weights."""
+    """What decides the weights: parameters of `MRF` and `EDLAE`, and what tells these models apart."""
 
     l2: float | Literal["auto"]
     alpha: float
-    l2_flat: float
-    dropout: float
     user_weight: float
-    center: bool
     sparsity: float | Literal["auto"] | None
-    threshold: float | None
     max_neighbors: int
     r: float
     mean_constraint: bool
@@ -57,6 +53,10 @@ class Settings:
     feature_weight: float = 0.0
     half_life: float = 0.0  # microseconds after which an event counts half; 0: events do not fade
     order: float = 0.0  # of ordered pairs, beside those of S
+    center: bool = True  # subtract the mean of each item
+    l2_flat: float = 0.0  # a ridge that is the same for all items before they are rescaled
+    dropout: float = 0.0  # for p, a ridge of p/(1 − p) times the diagonal of S
+    threshold: float | None = None  # in place of sparsity: keep the entries with |S| above it
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -85,23 +85,15 @@ def usual_points(
         scales = [scale_of(model, {**(fixed or {}), **point}) for point in points]
         points = [
             {**point, name: l2}
-            for point, (alpha, center) in zip(points, scales, strict=True)
-            for l2 in ridges(split, alpha, of, center=center)
+            for point, alpha in zip(points, scales, strict=True)
+            for l2 in ridges(split, alpha, of)
         ]
     return points
 
 
-class Scale(NamedTuple):
-    """The parameters that the scale of l2 depends on; 0 and False in models that do not have them."""
-
-    alpha: float
-    center: bool
-
-
-def scale_of(model: str, parameters: Parameters) -> Scale:
-    """Return what the scale of l2 depends on, in a model with these parameters."""
-    every = {**model_class(model).defaults(), **parameters}
-    return Scale(float(every.get("alpha", 0.0)), bool(every.get("center", False)))
+def scale_of(model: str, parameters: Parameters) -> float:
+    """Return the alpha that the scale of l2 depends on, in a model with these parameters."""
+    return float({**model_class(model).defaults(), **parameters}.get("alpha", 0.0))
 
 
 def ridges(
@@ -109,12 +101,11 @@ def ridges(
     alpha: float,
     multiples: "Iterable[float] | RidgeMultiples" = RIDGES,
     *,
-    center: bool = True,
     named: bool = True,
 ) -> list[Any]:
     """Return values of l2 to try: `multiples` of a typical diagonal entry of S, v^(1 − α), to two digits.
 
-    `RidgeMultiples` may be multiples of what "auto" stands for, which depends on `center`. The multiple 1 is
+    `RidgeMultiples` may be multiples of what "auto" stands for. The multiple 1 is
     then "auto" itself or, unless `named`, its number.
     """
     alpha = RULES["alpha"].checked("alpha", alpha)
@@ -125,7 +116,7 @@ def ridges(
         from mrfrec.core.statistics import moments  # loads numba
 
         with LocalEngine() as engine:
-            scale = moments(data.matrix, 0.0, engine).typical_ridge(alpha, center)
+            scale = moments(data.matrix, 0.0, engine).typical_ridge(alpha, center=True)
         return ["auto" if named and multiple == 1 else _rounded(multiple * scale) for multiple in checked]
     c = data.popularity.astype(np.float64)
     # The mean over interactions of v = n × variance of their item.

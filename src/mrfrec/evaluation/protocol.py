@@ -382,9 +382,7 @@ def _by_rules(
 ) -> npt.NDArray[np.int32]:
     """Return what `recommend` would for some users, users × k."""
     fitted = model.fitted_
-    histories = timed_rows(
-        questions.shown[part], fitted, **{"times": None, "at": None, **questions.times_of(part)}
-    )
+    histories = timed_rows(questions.shown[part], fitted, **{"times": None, **questions.times_of(part)})
     people = People(Ids.range(len(histories)), None, histories)
     filters = recommending.check_question(fitted, people, question)
     found = np.full((len(histories), question.k), -1, np.int32)

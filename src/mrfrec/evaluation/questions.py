@@ -51,8 +51,6 @@ class Questions:
         For each item, whether it is ranked; None for all items. Only questions about new items have it.
     shown_times
         Of the stored entries of `shown`, in microseconds since 1970.
-    asked
-        For each user, the time of the question: that of the first event that was hidden.
     situation
         "return" or "visit" for each user, see `at_time`.
     new_items
@@ -68,15 +66,12 @@ class Questions:
     items: Ids | None = None
     candidates: npt.NDArray[np.bool_] | None = None
     shown_times: Times | None = None
-    asked: Times | None = None
     situation: npt.NDArray[np.str_] | None = None
     new_items: int = 0
     new_targets: int = 0
 
     def __post_init__(self) -> None:
-        for name, count in (
-            ("shown_times", self.shown.nnz), ("asked", len(self)), ("situation", len(self)),
-        ):  # fmt: skip
+        for name, count in (("shown_times", self.shown.nnz), ("situation", len(self))):
             values = getattr(self, name)
             if values is not None and len(values) != count:
                 raise DataError(f"{name} must have {count:,} entries; got {len(values):,}.")
@@ -88,8 +83,7 @@ class Questions:
         """Return what is known of the times of a range of users, as parameters of `Recommender.top_k`."""
         first, last, _ = part.indices(len(self))
         entries = slice(self.shown.indptr[first], self.shown.indptr[last])
-        known = {"times": (self.shown_times, entries), "at": (self.asked, part)}
-        return {name: times[some] for name, (times, some) in known.items() if times is not None}
+        return {} if self.shown_times is None else {"times": self.shown_times[entries]}
 
     def only(self, rows: npt.NDArray[np.bool_]) -> "Questions":
         """Ask some of the users."""
@@ -100,7 +94,6 @@ class Questions:
             shown=self.shown[rows],
             targets=self.targets[rows],
             shown_times=None if self.shown_times is None else self.shown_times[of_entries],
-            asked=None if self.asked is None else self.asked[rows],
             situation=None if self.situation is None else self.situation[rows],
         )
 

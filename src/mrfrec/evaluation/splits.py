@@ -22,7 +22,6 @@ from mrfrec.evaluation.questions import (
     SEED,
     Questions,
     Split,
-    Times,
     check_type,
     hidden_questions,
     ones,
@@ -137,8 +136,6 @@ def hide_last(
     in_order: Callable[[Places], Places],
     name: str,
     again: Callable[[Events], Split],
-    *,
-    in_time: bool = False,
 ) -> Split:
     """Hide the last k rows of each user who has more, in the order that `in_order` brings them into.
 
@@ -159,10 +156,7 @@ def hide_last(
     hidden = np.flatnonzero(hide & known[events.item])
     users = np.unique(events.user[rows])
     targets = events.matrix(hidden, users, items, binary=True)
-    questions = Questions(
-        training.users, training.matrix, targets, shown_times=training.times,
-        asked=first_times(events, np.flatnonzero(hide), users) if in_time else None,
-    )  # fmt: skip
+    questions = Questions(training.users, training.matrix, targets, shown_times=training.times)
     inner = partial(again, events.take(rows))
     return Split(training, with_targets(questions), None, name, inner, events.size)
 
@@ -276,10 +270,7 @@ def given(training: Interactions, targets: Interactions, shown: Interactions | N
             f"{twice.nnz:,} pairs are both shown and to be guessed, the first {targets.users[user]!r} with "
             f"{training.items[item]!r}: what is shown is never recommended. Take them out of one of the two."
         )
-    asked = None
-    if targets.times is not None and np.diff(targets.matrix.indptr).all():
-        asked = np.minimum.reduceat(targets.times, targets.matrix.indptr[:-1])
-    questions = with_targets(Questions(targets.users, history, wanted, shown_times=shown_times, asked=asked))
+    questions = with_targets(Questions(targets.users, history, wanted, shown_times=shown_times))
     if shown is None:
         return Split(training, questions, None, "training and test as given", whole=whole)
     without = int((targets.users.find(list(shown.users), "user") < 0).sum())  # show items, have no target
@@ -325,11 +316,3 @@ def training_of(events: Events, rows: Places, items: Places) -> Interactions:
     training = Interactions(X, *ids, titles, times=as_moments(times), copy=False)
     training.library = events.library
     return training
-
-
-def first_times(events: Events, rows: Places, users: Places) -> Times:
-    """Return the earliest time among the rows of each user; that of users without a row means nothing."""
-    assert events.time is not None
-    first = np.full(events.n_users, np.iinfo(np.int64).max)
-    np.minimum.at(first, events.user[rows], events.time[rows])
-    return first[users]

@@ -11,7 +11,7 @@ from mrfrec.data.ids import Places
 from mrfrec.data.reading_options import Moment, moment
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.evaluation.questions import Questions, Split, Times, check_type, with_targets
-from mrfrec.evaluation.splits import first_times, hide_last, training_of
+from mrfrec.evaluation.splits import hide_last, training_of
 
 SHARE = 0.1  # of the events, the latest, that come after the cut
 
@@ -60,7 +60,6 @@ def at_time(events: Events, at: "Moment | float" = SHARE) -> Split:
         events.matrix(shown, users, items),
         events.matrix(targets, users, items, binary=True),
         shown_times=events.times(shown, users, items),
-        asked=first_times(events, np.flatnonzero(hidden), users),
         situation=np.where(comes_back[users], "return", "visit"),
         new_items=len(np.unique(events.item[after & ~known[events.item]])),
         new_targets=int((hidden & ~known[events.item]).sum()),
@@ -132,7 +131,7 @@ def last(events: Events, k: int = 1) -> Split:
     def by_age(group: Places) -> Places:
         return group[np.argsort(times[group], kind="stable")]
 
-    return hide_last(events, k, by_age, f"the last {k} of each user", partial(last, k=k), in_time=True)
+    return hide_last(events, k, by_age, f"the last {k} of each user", partial(last, k=k))
 
 
 def _times_of(events: Events) -> Times:

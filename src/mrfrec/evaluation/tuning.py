@@ -10,7 +10,7 @@ from mrfrec.bars import showing
 from mrfrec.checks import check_flag
 from mrfrec.core.progress import Progress
 from mrfrec.errors import ParameterError
-from mrfrec.evaluation.grids import Parameters, Scale, axes_of, plain, ridges, scale_of
+from mrfrec.evaluation.grids import Parameters, axes_of, plain, ridges, scale_of
 from mrfrec.evaluation.protocol import Ties
 from mrfrec.evaluation.questions import Split
 from mrfrec.evaluation.study import Improved, Study, Trial, Tuning
@@ -192,21 +192,21 @@ class _Places:
         """Return the values of an axis; those of l2 depend on the other parameters."""
         axis = self._axes[name]
         scale = scale_of(self._run.model, parameters)
-        key = (name, *scale)
+        key = (name, scale)
         if key not in self._ladders:
             if isinstance(axis, RidgeMultiples):
                 axis = self._ridges(axis, scale)
             self._ladders[key] = tuple(axis)
         return self._ladders[key]
 
-    def _ridges(self, axis: RidgeMultiples, scale: Scale) -> list[Any]:
+    def _ridges(self, axis: RidgeMultiples, alpha: float) -> list[Any]:
         """Return values of l2: where it was measured, they are multiples of that, scaled as S is."""
         measured, split = self._run.measured.get("l2"), self._run.split
         if not axis.of_auto or not measured:
-            return ridges(split, scale.alpha, axis, center=scale.center, named=self._named)
-        values = ridges(split, scale.alpha, axis, center=scale.center, named=False)
-        alpha, center = scale_of(self._run.model, self._run.usual)
-        (usual,) = ridges(split, alpha, replace(axis, multiples=(1.0,)), center=center, named=False)
+            return ridges(split, alpha, axis, named=self._named)
+        values = ridges(split, alpha, axis, named=False)
+        usual_alpha = scale_of(self._run.model, self._run.usual)
+        (usual,) = ridges(split, usual_alpha, replace(axis, multiples=(1.0,)), named=False)
         return [x / usual * measured for x in values]
 
     def point(self, place: Place) -> dict[str, Any] | None:

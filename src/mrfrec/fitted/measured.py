@@ -10,9 +10,6 @@ from mrfrec.data.reading_options import duration_text
 from mrfrec.errors import ParameterError
 from mrfrec.shown import Report, Section, Tabular, report_of
 
-DURATIONS = ("half_life", "pause")
-"""Parameters whose values are kept in microseconds; 0 stands for None."""
-
 _NAMES = {"ndcg": "nDCG", "recall": "Recall"}
 
 
@@ -47,8 +44,8 @@ def check_measure(value: object) -> bool | str:
 
 
 def as_parameter(name: str, value: float) -> float | str | None:
-    """Return a value as a parameter: microseconds as a duration, or None for none."""
-    if name not in DURATIONS:
+    """Return a value as a parameter: a half-life, kept in microseconds, as a duration, or None for none."""
+    if name != "half_life":
         return value
     return duration_text(value) if value else None
 

@@ -33,7 +33,7 @@ from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, Columns, DataSize, name_with_id
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Id, Ids, Texts
-from mrfrec.data.reading_options import PARSING, Format, Moment, OnBad
+from mrfrec.data.reading_options import PARSING, Format, OnBad
 from mrfrec.engines.machine import memory_budget
 from mrfrec.errors import DataError, MrfrecError, NotFittedError, ParameterError
 from mrfrec.fitted import files
@@ -237,15 +237,15 @@ class Recommender(Parameterized, ABC):
             item_features = read_item_features(item_features)
         return data.with_features(item_features)
 
-    def scores(self, X_history: object, *, times: object = None, at: object = None) -> npt.NDArray[Any]:
+    def scores(self, X_history: object, *, times: object = None) -> npt.NDArray[Any]:
         """Return the score of every item for each row of histories, users × items.
 
-        `times` are those of the stored entries, in microseconds, and `at` those at which each row is asked;
-        they matter to a model that knows of time, with a half-life or recency.
+        `times` are those of the stored entries, in microseconds; they matter to a model that knows of time,
+        with a half-life or recency.
         """
         fitted, runtime = self.fitted_, runtime_of(self)
         learned = fitted.learned
-        histories = timed_rows(X_history, fitted, times, at)
+        histories = timed_rows(X_history, fitted, times)
         needed = len(histories) * histories.width * learned.base_scores.itemsize
         plan = memory_budget(self.memory_limit)
         plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="scores")
@@ -262,16 +262,15 @@ class Recommender(Parameterized, ABC):
         ties: Ties = "index",
         *,
         times: object = None,
-        at: object = None,
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
         """Return the k best items of each row of histories and their scores, best first, by position.
 
         Two arrays of users × k. Where a user has fewer than k items left to be recommended, the places at the
         end hold item −1 with score −∞. Of equal scores, the item with the lower index comes first, or the
-        more popular one. `times` and `at` are those of `scores`.
+        more popular one. `times` are those of `scores`.
         """
         fitted = self.fitted_
-        histories = timed_rows(X_history, fitted, times, at)
+        histories = timed_rows(X_history, fitted, times)
         k, m = check_count("k", k), histories.width
         if k > m:
             raise ParameterError("k", f"at most the number of items, {m}", k)
@@ -431,7 +430,6 @@ class Recommender(Parameterized, ABC):
         exclude: ItemFilter = None,
         novelty: float | None = None,
         explain: int = 0,
-        at: Moment | None = None,
         where: Where = None,
         at_most: Quotas = None,
         boost: Boost = None,
@@ -464,9 +462,6 @@ class Recommender(Parameterized, ABC):
         explain
             How many items of the history to name in a further column `because`, such as "base +0.74, cython3
             +0.01": the base score, unless it is 0, and the items that add most.
-        at
-            When the question is asked, which matters to a model with a `pause`. By default the latest time of
-            the data for training users, and that of the last event for a history with times.
         where
             Recommend only items of which this holds, by the columns of the table of items: a mapping from
             columns to conditions, {"category": "shoes", "price": (10, 50), "in_stock": True}, or an
@@ -517,7 +512,6 @@ class Recommender(Parameterized, ABC):
         exclude: ItemFilter = None,
         novelty: float | None = None,
         explain: int = 0,
-        at: Moment | None = None,
         where: Where = None,
         at_most: Quotas = None,
         boost: Boost = None,
@@ -601,7 +595,6 @@ class Recommender(Parameterized, ABC):
         user: Id | None = None,
         history: object = None,
         novelty: float | None = None,
-        at: Moment | None = None,
         boost: Boost = None,
     ) -> "Frame":
         """Return what a history adds to the score of one item, the largest contribution first.
@@ -612,9 +605,7 @@ class Recommender(Parameterized, ABC):
         the items have in common, where they carry the weight.
         """
         fitted = self.fitted_
-        parts = explaining.explanation(
-            fitted, item, user=user, history=history, novelty=novelty, at=at, boost=boost
-        )
+        parts = explaining.explanation(fitted, item, user=user, history=history, novelty=novelty, boost=boost)
         columns = reason_columns(fitted.catalogue, fitted.catalogue.position(item), *parts)
         return self._frame(fitted, [columns], columns)
 

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from types import NoneType
 from typing import Any, NamedTuple
 
@@ -84,11 +83,6 @@ def _people(model: Recommender, histories: Sequence[History]) -> People:
     return replace(people, are_times=str in kinds, recency=model.fitted_.learned.recency)
 
 
-def _asked_now(people: People) -> People:
-    """Return these people, asked now: with a `pause`, what matters is how long ago their last event was."""
-    return replace(people, now=moment("at", datetime.now(UTC)))
-
-
 def _answers(
     model: Recommender, people: People, question: Question, unknown: list[list[Id]]
 ) -> tuple[list[Answered], list[Id]]:
@@ -106,7 +100,7 @@ def _answers(
     possible["boost"] = boost
     missing: list[UnknownIds] = []
     batches = recommending.recommend(
-        model.fitted_, runtime_of(model), _asked_now(people), replace(question, **possible), unknown=missing
+        model.fitted_, runtime_of(model), people, replace(question, **possible), unknown=missing
     )
     lost = {each.parameter: {*each.ids} for each in missing}
     others = [
@@ -239,7 +233,6 @@ def explain(
     history: History | None,
     user: Id | None,
     novelty: float | None,
-    at: str | None = None,
     boost: Boost = None,
 ) -> Row | None:
     """Return the contribution of each item of a history, or of a user's, to the score of an item.
@@ -264,9 +257,7 @@ def explain(
             way: x if isinstance(x, str) else {each: number for each, number in x.items() if each not in lost}
             for way, x in boost.items()
         }
-    contributions, *others = explanation(
-        model.fitted_, item, history=_asked_now(people), novelty=novelty, at=at, boost=boost
-    )
+    contributions, *others = explanation(model.fitted_, item, history=people, novelty=novelty, boost=boost)
     place = catalogue.position(item)
     columns = reason_columns(catalogue, place, contributions, *others)
     columns.pop("both", None)  # which is for tables

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mrfrec.answers.people import length_of_history
-from mrfrec.answers.question import Boost, Question, check_at, check_boost
+from mrfrec.answers.question import Boost, Question, check_boost
 from mrfrec.errors import MrfrecError
 from mrfrec.service import answers, schemas
 from mrfrec.service.metrics import Metrics
@@ -131,7 +131,7 @@ def create_router(
         else:
             history = _history(body.history, settings)
         found = await lookups.run_in_thread(
-            answers.explain, served.model, body.item, history, body.user, body.novelty, check_at(body.at),
+            answers.explain, served.model, body.item, history, body.user, body.novelty,
             check_boost(_boost(body.boost, settings)),
         )  # fmt: skip
         if found is None:

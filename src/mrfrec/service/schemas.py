@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, Json, create_model, model_val
 from mrfrec.answers.question import Boost, ItemFilter, Question, Quotas
 from mrfrec.answers.where import Where
 from mrfrec.checks import shortened
-from mrfrec.data.reading_options import Moment
 from mrfrec.service.problems import ProblemError
 
 _Integer = Annotated[int, Field(ge=-(2**63), lt=2**64)]
@@ -183,7 +182,6 @@ class ExplainRequest(_ForSomebody):
     history: History | None = None
     user: ItemId | None = None
     novelty: float | None = _OPTIONS["novelty"][1]
-    at: Moment | None = _OPTIONS["at"][1]
     boost: Boosting | None = _OPTIONS["boost"][1]
 
     model_config = _example({"item": "bread", "history": ["milk", "jam"]})

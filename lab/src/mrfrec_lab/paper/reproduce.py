@@ -28,7 +28,7 @@ from mrfrec_lab.paper.tradeoff import AS_PUBLISHED
 EXPERIMENTS = ("table1", "table2", "lowrank", "exposure")
 _PROTOCOL: dict[str, Any] = {"metrics": DEFAULTS, "ties": AS_PUBLISHED["ties"]}
 _FAILURES = (DataError, MemoryPlanError, MissingLibraryError, NumericalError)  # that stop one model alone
-_OF_ROW = ("sparsity", "threshold", "r")  # parameters of an MRF that its row of a table names
+_OF_ROW = ("sparsity", "r")  # parameters of an MRF that its row of a table names
 
 Path = str | PathLike[str]
 Parameters = Mapping[str, Any]

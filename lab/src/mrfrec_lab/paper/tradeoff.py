@@ -81,6 +81,6 @@ def _ascending(name: str, values: Iterable[float], rule: str, holds: Callable[[f
 
 def _model(name: str, parameters: Mapping[str, Any] | None, **varied: Any) -> MRF:
     shared = dict(parameters or {})
-    if not shared.keys() <= MRF.defaults().keys() - {"sparsity", "threshold", "r"}:
-        raise ParameterError(name, "parameters of MRF other than sparsity, threshold and r", shared)
+    if not shared.keys() <= MRF.defaults().keys() - {"sparsity", "r"}:
+        raise ParameterError(name, "parameters of MRF other than sparsity and r", shared)
     return MRF.paper(**shared, **varied)

@@ -14,8 +14,8 @@ from mrfrec.models.mrf.field import GaussianField
 class EASE(GaussianField):
     """Steck, *Embarrassingly Shallow Autoencoders for Sparse Data*, WWW 2019: an MRF with a flat ridge.
 
-    C = (XᵀX + l2·I)⁻¹, B = −C ⊘ diag(C) per column, zero diagonal. The same as
-    `MRF.paper(center=False, alpha=0, l2=l2)`. Published: l2 = 500 on ML-20M, 1000 on Netflix, 200 on MSD.
+    C = (XᵀX + l2·I)⁻¹, B = −C ⊘ diag(C) per column, zero diagonal. Published: l2 = 500
+    on ML-20M, 1000 on Netflix, 200 on MSD.
 
     The other parameters are those of `MRF`; with `sparsity`, the largest entries of XᵀX are kept.
     """
@@ -27,7 +27,6 @@ class EASE(GaussianField):
         *,
         l2: float = 500.0,
         sparsity: float | Literal["auto"] | None = "auto",
-        threshold: float | None = None,
         max_neighbors: int = 1000,
         r: float = 0.0,
         dtype: Literal["float32", "float64"] = "float32",
@@ -43,7 +42,7 @@ class EDLAE(GaussianField):
 
     Dropping each item of a history with probability p is, in expectation, a ridge proportional to how often
     the items are used: C = (XᵀX + p/(1 − p)·dMat(diag(XᵀX)) + l2·I)⁻¹, B = −C ⊘ diag(C) per column, zero
-    diagonal. The same as `MRF.paper(center=False, alpha=0, l2=l2, dropout=p)`.
+    diagonal.
 
     Parameters
     ----------
@@ -68,7 +67,6 @@ class EDLAE(GaussianField):
         dropout: float = 0.33,
         l2: float = 100.0,
         sparsity: float | Literal["auto"] | None = "auto",
-        threshold: float | None = None,
         max_neighbors: int = 1000,
         r: float = 0.0,
         dtype: Literal["float32", "float64"] = "float32",

@@ -46,11 +46,9 @@ class GaussianField(Linear):
     machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit", "device")
     l2: float | Automatic
     sparsity: float | Automatic | None
-    threshold: float | None
     max_neighbors: int
     r: float
     alpha: float = 0.0
-    l2_flat: float = 0.0
     dropout: float = 0.0
     user_weight: float | Automatic = 0.0
     center: bool = False
@@ -63,8 +61,6 @@ class GaussianField(Linear):
     half_life: str | None = None
     order: float | Automatic = 0.0
     recency: float | Automatic = 1.0
-    pause: str | None = None
-    situation: str = "both"
     measure: bool | str = True
 
     def _set_parameters(self, values: Mapping[str, Any]) -> None:
@@ -72,13 +68,11 @@ class GaussianField(Linear):
         for name, rule in RULES.items():
             if name in values:
                 setattr(self, name, rule.checked(name, values[name]))
-        if self.threshold is not None and self.sparsity not in (None, "auto"):
-            raise ParameterError("threshold", "None when sparsity is given", values["threshold"])
-        if self.r > 0 and self.sparsity is None and self.threshold is None:
+        if self.r > 0 and self.sparsity is None:
             raise ParameterError("r", "0 for a dense model", values["r"])
-        wants_sparse = self.threshold is not None or self.sparsity not in (None, "auto") or self.r > 0
+        wants_sparse = self.sparsity not in (None, "auto") or self.r > 0
         if wants_sparse and self.mean_constraint:
-            advice = "Drop sparsity, threshold and r."
+            advice = "Drop sparsity and r."
             raise ParameterError(
                 "mean_constraint", "False for a sparse model", values["mean_constraint"], advice
             )
@@ -100,7 +94,7 @@ class GaussianField(Linear):
             asked = None
             if names:
                 most = measuring.most_scores(engine, self.dtype)
-                asked = held_out(interactions, most, self.situation)
+                asked = held_out(interactions, most)
             with suppress(MemoryPlanError):  # then nothing is measured
                 if asked is not None:
                     plan = measuring.prepare(asked, X, settings, names, engine, 0).final
@@ -127,7 +121,7 @@ class GaussianField(Linear):
     @property
     def _settings(self) -> Settings:
         """The settings that a fit starts from; l2 and rank_weight may be "auto"."""
-        own = {field.name: getattr(self, field.name) for field in fields(Settings)}
+        own = {field.name: getattr(self, field.name, field.default) for field in fields(Settings)}
         started = {
             name: self._starts[name] for name in ("user_weight", "feature_weight", "half_life", "order")
         }
@@ -147,7 +141,6 @@ class GaussianField(Linear):
         names = [name for name in ("l2", *STARTS) if getattr(self, name) == "auto"]
         void = {"rank_weight": self.rank == 0, "feature_weight": data.features is None}
         void |= dict.fromkeys(TIMES, data.times is None)
-        void["pause"] |= self.recency != "auto"
         return [name for name in names if not void.get(name)]
 
     def _to_measure(self, data: "Interactions") -> "Task":
@@ -157,7 +150,7 @@ class GaussianField(Linear):
         start = {"l2": self.l2, **self._starts}
         goal = Goal.of(self.measure, by_time=data.times is not None)
         engine = partial(self._engine, None)
-        return Task(names, self._settings, start, self.offset, goal, engine, self.situation)
+        return Task(names, self._settings, start, self.offset, goal, engine)
 
     def tuning_route(self, data: "Interactions") -> Route:
         """Return the axes of a climb: γ, λ, ρ need no fit, a new l2 no statistics, a new rank no weights."""
@@ -177,7 +170,7 @@ class GaussianField(Linear):
         if plan.sparsity is not None:
             start["sparsity"] = s = plan.sparsity
             axes["sparsity"] = [x * s for x in (0.25, 0.5, 1.0, 2.0, 4.0) if x * s <= 1]
-        asked = None if data.times is None else held_out(data, situation=self.situation)
+        asked = None if data.times is None else held_out(data)
         without = {"feature_weight"} if data.features is None else set()
         if asked is None or asked.times is None:
             without |= TIMES.keys()

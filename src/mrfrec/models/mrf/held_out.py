@@ -21,7 +21,6 @@ _QUICK_SCORES, _MOST_TIMES = 60_000_000, 5  # a user is asked several times wher
 _SHARE, _MOST_USERS = 0.1, 4000  # of the users
 _HIDDEN, _MOST_HIDDEN = 0.2, 500  # of each user's items
 _AFTER = 0.1  # share of the pairs that come after the cut
-SITUATIONS = ("return", "visit")
 
 
 @dataclass(frozen=True)
@@ -40,23 +39,11 @@ class HeldOut:
     features: sp.csr_array | None = None  # of all items
     times: Times | None = None  # of the entries of `training`
     shown_times: Times | None = None
-    at: Times | None = None  # when each question is asked
-    situation: npt.NDArray[np.int64] | None = (
-        None  # of each user: a place in `SITUATIONS`; None without times
-    )
 
     @property
     def median_age(self) -> float:
         """How old half of the entries are, in microseconds; 0 without times."""
         return 0.0 if self.times is None else float(self.times.max() - np.median(self.times))
-
-    @property
-    def groups(self) -> list[npt.NDArray[np.int64]]:
-        """The users of each situation that enough users are in: values must do no harm in any."""
-        if self.situation is None:
-            return [np.arange(int(self.user.max()) + 1)]
-        found = [np.flatnonzero(self.situation == place) for place in range(len(SITUATIONS))]
-        return [users for users in found if len(users) >= FEWEST_ASKED]
 
     @property
     def ranks_all(self) -> bool:
@@ -76,18 +63,18 @@ class HeldOut:
         return sum(int(array.nbytes) for array in arrays) + scores
 
 
-def held_out(data: Interactions, most_scores: int = MOST_SCORES, situation: str = "both") -> HeldOut | None:
+def held_out(data: Interactions, most_scores: int = MOST_SCORES) -> HeldOut | None:
     """Hold out what came after a cut in time; without times, or with too few users then, users by hash.
 
-    `most_scores` bounds users × ranked items. `situation` is one of `SITUATIONS`, or "both".
+    `most_scores` bounds users × ranked items.
     """
     if data.n_users < FEWEST_USERS:
         return None
-    by_time = None if data.times is None else _held_out_by_time(data, data.times, most_scores, situation)
+    by_time = None if data.times is None else _held_out_by_time(data, data.times, most_scores)
     return by_time or _held_out_users(data, most_scores)
 
 
-def _held_out_by_time(data: Interactions, times: Times, most_scores: int, only: str) -> HeldOut | None:
+def _held_out_by_time(data: Interactions, times: Times, most_scores: int) -> HeldOut | None:
     """Hold out the last tenth of the pairs; None if there are too few users to ask about them."""
     X, m = data.matrix, data.n_items
     cut = np.partition(times, int((1 - _AFTER) * len(times)))[int((1 - _AFTER) * len(times))]
@@ -102,7 +89,6 @@ def _held_out_by_time(data: Interactions, times: Times, most_scores: int, only: 
     count = np.zeros(data.n_users, np.int64)
     np.maximum.at(count, owner, place + 1)
     hide = after & (had[owner] | (place < count[owner] // 2))
-    situation = np.where(had, 0, 1)
     of_item = hashed(data.items, np.arange(m))
     users = np.flatnonzero(came & (had | (count > 1)))
     known = np.bincount(training.indices, minlength=m) > 0
@@ -112,8 +98,7 @@ def _held_out_by_time(data: Interactions, times: Times, most_scores: int, only: 
     )
     users = users[asks[users] & shows[users]]
     users = users[np.argsort(hashed(data.users, users), kind="stable")]
-    wanted_ones = [only in (name, "both") for name in SITUATIONS]
-    parts = [users[(situation[users] == number) & is_one] for number, is_one in enumerate(wanted_ones)]
+    parts = [users[had[users]], users[~had[users]]]
     room = [max(_MOST_USERS // 2, _MOST_USERS - len(other)) for other in parts[::-1]]
     asked = np.sort(np.concatenate([part[:most] for part, most in zip(parts, room, strict=True)]))
     if len(asked) < FEWEST_ASKED or not (~after).any():
@@ -129,15 +114,12 @@ def _held_out_by_time(data: Interactions, times: Times, most_scores: int, only: 
     able = np.flatnonzero((np.diff(hidden.indptr) > 0) & (np.diff(shown.indptr) > 0))
     if len(able) < FEWEST_ASKED:
         return None
-    # A question is asked at the moment of the first hidden item.
-    first = np.minimum.reduceat(np.where(hide, times, times.max())[entries], rows.indptr[:-1])
     kept = np.repeat(np.isin(np.arange(len(asked)), able), np.diff(shown.indptr))
     features = None if data.features is None else data.features.of_used(data.used)
     shown = shown[able]
     return HeldOut(
         training[np.flatnonzero(had)], shown, shown[:, ranked], hidden[able][:, ranked], np.arange(len(able)),
-        ranked, popularity, features, times[~after], times[entries][show][kept], first[able],
-        situation[asked[able]],
+        ranked, popularity, features, times[~after], times[entries][show][kept],
     )  # fmt: skip
 
 

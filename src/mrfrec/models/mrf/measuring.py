@@ -49,7 +49,6 @@ AXES: dict[str, tuple[float, ...]] = {
     # ↑ times the age of half of the pairs; 0: none
     "order": (0.0, 0.1, 0.3, 1.0, 3.0),
     "recency": (1.0, 0.95, 0.9, 0.8, 0.65, 0.5),
-    "pause": (3_600e6, 86_400e6, 2_592_000e6, 0.0),  # an hour, a day, a month; 0: it always counts
     "feature_weight": (0.0, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0),
     "rank_weight": (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.37, 0.45, 0.55, 0.7, 0.9, 1.1, 1.4, 1.9),
     "novelty": (-0.1, -0.05, 0.0, 0.03, 0.06, 0.1, 0.14, 0.18, 0.22, 0.26, 0.3),
@@ -74,8 +73,6 @@ _DIRECTIONS: dict[str, Place] = {
     "l2": {"l2": -2},
     "half_life": {"half_life": 1, "l2": 1},
     "recency": {"recency": 1},
-    "lasting recency": {"recency": 1, "pause": 2},  # also of people who come back
-    "pause": {"pause": 1},
     "order": {"order": 1},
     "user_weight": {"user_weight": 1, "l2": 1},
     "feature_weight": {"feature_weight": 1},
@@ -88,7 +85,7 @@ _ROUNDS = 2
 _ADDED, _MULTIPLIED, _COMPLETED, _COMPARED, _EACH = 5e-10, 5e-11, 6e-10, 7e-11, 0.15
 _HELD_OUT = 2e-8
 _LEAST_BUDGET = 11.0  # seconds of one core: at most ten on two, of which one is idle at times
-_MORE_WITH_TIMES = 1.4  # times as long, for four more parameters
+_MORE_WITH_TIMES = 1.4  # times as long, for three more parameters
 _LEAST_ON_DEVICE = 8.0
 
 
@@ -190,19 +187,10 @@ class _Tried(NamedTuple):
         return float(self.metric.mean())
 
 
-Groups = Sequence[npt.NDArray[np.int64]]
-
-
-def is_better(one: Numbers, other: Numbers, groups: Groups) -> bool:
-    """Return whether the gain exceeds its standard error in one group of users, and no loss does in any."""
-    gains = [mean_and_error((one - other)[users]) for users in groups]
-    return any(gain > error for gain, error in gains) and not does_harm(one, other, groups)
-
-
-def does_harm(one: Numbers, other: Numbers, groups: Groups) -> bool:
-    """Return whether a loss exceeds its standard error in some group of users."""
-    changes = [mean_and_error((one - other)[users]) for users in groups]
-    return any(change < -error for change, error in changes)
+def is_better(one: Numbers, other: Numbers) -> bool:
+    """Return whether the gain, user by user, exceeds its standard error."""
+    gain, error = mean_and_error(one - other)
+    return gain > error
 
 
 @dataclass
@@ -214,7 +202,6 @@ class _Exploration:
     axes: Mapping[str, Sequence[float]]
     first: Mapping[str, float]  # values of all parameters, where the climb starts
     progress: Progress | None
-    groups: Groups  # of users, none of which is to lose
     by_time: bool  # what helps at one time may do harm at another
     metrics: dict[tuple[float, ...], Numbers] = field(default_factory=dict)  # of each user, by all values
     fits: dict[tuple[float, ...], _Tried | None] = field(default_factory=dict)  # by l2 and `PASSES`
@@ -226,8 +213,8 @@ class _Exploration:
             return True
         # Small losses of one step after the other would add up.
         start = next(iter(self.metrics.values()))
-        harm = self.by_time and does_harm(one.metric, start, self.groups)
-        return is_better(one.metric, other.metric, self.groups) and not harm
+        harm = self.by_time and is_better(start, one.metric)
+        return is_better(one.metric, other.metric) and not harm
 
     def fit(self, place: Place) -> _Tried | None:
         """Try a fit; None beyond the ends of the axes, and where it would take longer than there is time."""
@@ -315,7 +302,7 @@ def measure(
         axes["l2"] = tuple(factor * first["l2"] for factor in axes["l2"])
     if "half_life" in axes:
         axes["half_life"] = half_lives(asked)
-    search = _Exploration(trials, plan, axes, first, progress, asked.groups, asked.times is not None)
+    search = _Exploration(trials, plan, axes, first, progress, asked.times is not None)
     # What comes next mostly wants a larger ridge, what is hidden at random a smaller one.
     steps = _DIRECTIONS if asked.times is None else {**_DIRECTIONS, "l2": {"l2": 2}}
     directions = {
@@ -325,10 +312,7 @@ def measure(
     }
     place = {name: axes[name].index(first[name]) for name in _FITS if name in axes}
 
-    def is_void(direction: str, place: Place) -> bool:
-        return direction == "pause" and "recency" in place and axes["recency"][place["recency"]] == 1
-
-    place, _ = climb_along(directions, place, search.fit, search.is_better, _ROUNDS, skip=is_void)
+    place, _ = climb_along(directions, place, search.fit, search.is_better, _ROUNDS)
     best = search.fit(place)
     assert best is not None
     gain, error = mean_and_error(cross_checked(list(search.metrics.values())))
@@ -372,7 +356,6 @@ class Task(NamedTuple):
     offset: bool
     goal: Goal
     engine: Callable[[], "LocalEngine"]  # makes one to run the trials in
-    situation: str = "both"  # whom the model is for
 
 
 def most_scores(engine: Engine, dtype: str) -> int:
@@ -391,7 +374,7 @@ def measure_before(task: Task, data: Interactions, context: "FitContext") -> Out
     if not task.free:
         return Outcome()
     with task.engine() as engine:
-        asked = held_out(data, most_scores(engine, task.settings.dtype), task.situation)
+        asked = held_out(data, most_scores(engine, task.settings.dtype))
         if asked is None:
             takes = f"{FEWEST_ASKED} different histories of {FEWEST} or more items among a tenth of the users"
             takes = f"{FEWEST_USERS} users" if data.n_users < FEWEST_USERS else takes

@@ -12,7 +12,7 @@ __all__ = ["MRF", "PAPER"]
 
 PAPER: dict[str, Any] = {
     "l2": 6.0, "alpha": 0.75, "user_weight": 0.0, "offset": False, "novelty": 0.0, "rank": 0,
-    "feature_weight": 0.7, "half_life": None, "order": 0.0, "recency": 1.0, "pause": None,
+    "feature_weight": 0.7, "half_life": None, "order": 0.0, "recency": 1.0,
 }  # fmt: skip
 """The parameters of `MRF` that the paper has, where they differ from the defaults."""
 
@@ -27,38 +27,6 @@ class MRF(GaussianField):
     ----------
     l2
         Ridge on the rescaled item-item matrix: a number, or "auto" to measure it.
-    alpha
-        Exponent of the rescaling, from 0 (covariances) to 1 (correlations).
-    l2_flat
-        A second ridge, the same for all items before they are rescaled. The diagonal gets `l2 +
-        l2_flat/s²`.
-    dropout
-        A third ridge, proportional to the popularity of an item; below 1. For p it is p/(1 − p) times the
-        diagonal of S, as in `EDLAE`.
-    user_weight
-        Above 0, long histories count less. A user with a history of length h gets the weight h^(−β), for this
-        number β; "auto" to measure it.
-    center
-        Subtract the mean of each item.
-    sparsity
-        Share of the weights to keep, such as 0.005; "dense" for all weights, or "auto". It is a share of the
-        m² entries, diagonal included, before `max_neighbors` applies. None is the same as "dense". "auto" is
-        dense up to 25,000 items if that fits in memory and the data is not too thin; `plan_` says why.
-    threshold
-        Keep pairs that correlate more than this, instead of `sparsity`. These are the entries with |S| above
-        it.
-    max_neighbors
-        Sparse model: largest number of entries in an item's column, the diagonal included.
-    r
-        Sparse model: 0 is most accurate, 1 is fastest. 0 solves one system per item; above 0, each system
-        also gives the columns of that share of the item's neighbours.
-    mean_constraint
-        Dense model: make predictions reproduce the means of the items. The fit is under μᵀB = μᵀ (the
-        Appendix), for all items with variance.
-    novelty
-        Above 0, rarer items score higher; below 0, popular items; negative scores move the other way. For γ,
-        the score of an item with p users is divided by (p/p̄)^γ, where p̄ is the p of a typical interaction;
-        "auto" to measure it.
     rank
         Number of vectors of a low-rank part beside the weights: "auto", or 0 for none. With the part L the
         score is x·(B + λ·L). "auto": 256, fewer where that would be more than 16 million numbers, and 0 where
@@ -66,44 +34,59 @@ class MRF(GaussianField):
     rank_weight
         How much the low-rank part counts, where the weights count 1. It is the ratio of the spreads of both
         scores over the items a user has not; "auto" to measure it.
-    feature_weight
-        How much a feature counts that two items have in common, where a user they have in common counts 1;
-        "auto" to measure it. Without `item_features` it means nothing.
+    novelty
+        Above 0, rarer items score higher; below 0, popular items; negative scores move the other way. For γ,
+        the score of an item with p users is divided by (p/p̄)^γ, where p̄ is the p of a typical interaction;
+        "auto" to measure it.
+    user_weight
+        Above 0, long histories count less. A user with a history of length h gets the weight h^(−β), for this
+        number β; "auto" to measure it.
     half_life
         Time after which an event counts half, such as "90d", None for no such time, or "auto" to measure it.
         Without times it means nothing. Histories that are asked about fade alike.
-    order
-        How much ordered pairs count beside unordered ones: above 0, an item is also predicted from what came
-        before it, the moment before most. 0 for none, "auto" to measure it.
     recency
         How much each moment of a history counts of the one after it, above 0 and up to 1; "auto" to measure
         it. The last moment counts 1. A list of items is oldest first; items at the same time are one moment.
-    pause
-        Time since a person's last event after which recency counts half, such as "1d". None for
-        always the same; "auto" to measure it. Half of a recency of 0.25 is 0.5, its root.
-    situation
-        Whom the model is for, where it measures by time: people who come back ("return"), people who are in
-        the middle of a visit ("visit"), or "both", none of whom is to lose by a value.
+    order
+        How much ordered pairs count beside unordered ones: above 0, an item is also predicted from what came
+        before it, the moment before most. 0 for none, "auto" to measure it.
+    feature_weight
+        How much a feature counts that two items have in common, where a user they have in common counts 1;
+        "auto" to measure it. Without `item_features` it means nothing.
     measure
         Measure the parameters that are "auto" on up to 4,000 held-out users, then fit to everybody. A metric,
         such as "ndcg@20" or "recall@50", says what is to become best; True is "ndcg@100", or "ndcg@20" with
         times. False fits at once, with the values at which measuring starts.
+    sparsity
+        Share of the weights to keep, such as 0.005; "dense" for all weights, or "auto". It is a share of the
+        m² entries, diagonal included, before `max_neighbors` applies. None is the same as "dense". "auto" is
+        dense up to 25,000 items if that fits in memory and the data is not too thin; `plan_` says why.
+    max_neighbors
+        Sparse model: largest number of entries in an item's column, the diagonal included.
+    r
+        Sparse model: 0 is most accurate, 1 is fastest. 0 solves one system per item; above 0, each system
+        also gives the columns of that share of the item's neighbours.
+    alpha
+        Exponent of the rescaling, from 0 (covariances) to 1 (correlations).
     offset
         Add the intercept of the conditional mean. The score is μ + (x − μ)·B instead of x·B; an empty history
         scores μ.
+    mean_constraint
+        Dense model: make predictions reproduce the means of the items. The fit is under μᵀB = μᵀ (the
+        Appendix), for all items with variance.
     dtype
         Precision of the weights and of the linear algebra.
+    device
+        Where to compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU that has room where a dense model has
+        5,000 items or more. The device fits dense models, and ranks many users by dense weights or with a
+        low-rank part; sparse models, and models with order, are fitted on the processor. Needs PyTorch. The
+        weights of devices differ by rounding; the lists from the same weights are equal.
     threads
         Number of threads, by default one for each core, as with -1. Results do not depend on it.
     memory_limit
         Memory to use beyond the data, such as "8GB", by default as much as is free. It holds for a fit and
         for `scores`; a number is in bytes. A fit that needs more raises `MemoryPlanError`. Where "auto"
         decides, the limit may make the model smaller; `plan_` says so.
-    device
-        Where to compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU that has room where a dense model has
-        5,000 items or more. The device fits dense models, and ranks many users by dense weights or with a
-        low-rank part; sparse models, and models with order, are fitted on the processor. Needs PyTorch. The
-        weights of devices differ by rounding; the lists from the same weights are equal.
 
     Attributes
     ----------
@@ -114,7 +97,7 @@ class MRF(GaussianField):
         loaded.
     values_
         The numbers that the fit used for l2, user_weight, novelty and rank_weight, for feature_weight where
-        there are features, and for half_life, order, recency and pause where there are times.
+        there are features, and for half_life, order and recency where there are times.
     measured_
         The values that were measured, from where they started, and what they gain together; None if nothing
         was measured.
@@ -131,6 +114,7 @@ class MRF(GaussianField):
     """
 
     uses_features = True
+    center = True
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
         "sparsity": ("auto",), "alpha": (0.0, 0.25, 0.5, 0.75, 1.0),
         "l2": RidgeMultiples((0.25, 0.5, 1.0, 2.0, 4.0), of_auto=True),
@@ -140,31 +124,25 @@ class MRF(GaussianField):
         self,
         *,
         l2: float | Literal["auto"] = "auto",
-        alpha: float = 0.5,
-        l2_flat: float = 0.0,
-        dropout: float = 0.0,
-        user_weight: float | Literal["auto"] = "auto",
-        center: bool = True,
-        sparsity: float | Literal["auto", "dense"] | None = "auto",
-        threshold: float | None = None,
-        max_neighbors: int = 1000,
-        r: float = 0.0,
-        mean_constraint: bool = False,
-        offset: bool = True,
-        novelty: float | Literal["auto"] = "auto",
         rank: int | Literal["auto"] = "auto",
         rank_weight: float | Literal["auto"] = "auto",
-        feature_weight: float | Literal["auto"] = "auto",
+        novelty: float | Literal["auto"] = "auto",
+        user_weight: float | Literal["auto"] = "auto",
         half_life: Duration | Literal["auto"] | None = "auto",
-        order: float | Literal["auto"] = "auto",
         recency: float | Literal["auto"] = "auto",
-        pause: Duration | Literal["auto"] | None = "auto",
-        situation: Literal["both", "return", "visit"] = "both",
+        order: float | Literal["auto"] = "auto",
+        feature_weight: float | Literal["auto"] = "auto",
         measure: bool | str = True,
+        sparsity: float | Literal["auto", "dense"] | None = "auto",
+        max_neighbors: int = 1000,
+        r: float = 0.0,
+        alpha: float = 0.5,
+        offset: bool = True,
+        mean_constraint: bool = False,
         dtype: Literal["float32", "float64"] = "float32",
+        device: str = "cpu",
         threads: int | None = None,
         memory_limit: int | str | None = None,
-        device: str = "cpu",
     ) -> None:
         self._set_parameters(locals())
 

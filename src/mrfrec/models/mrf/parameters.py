@@ -8,13 +8,11 @@ from mrfrec.checks import (
     check_device_name,
     check_dtype,
     check_flag,
-    check_nonnegative,
     check_number,
     check_thread_count,
 )
 from mrfrec.data.reading_options import duration
 from mrfrec.engines.machine import parse_bytes
-from mrfrec.errors import ParameterError
 from mrfrec.fitted.measured import check_measure
 
 Automatic = Literal["auto"]
@@ -50,43 +48,32 @@ def _duration(name: str, value: object) -> str:
     return value if isinstance(value, str) else f"{seconds:.6f}s"
 
 
-def _situation(name: str, value: object) -> str:
-    if value not in ("both", "return", "visit"):
-        raise ParameterError(name, '"both", "return" or "visit"', value)
-    return str(value)
-
-
 RULES: dict[str, Rule] = {
     "l2": Rule(_WEIGHT, ("auto",)),
-    "alpha": Rule(_FROM_0_TO_1),
-    "l2_flat": Rule(check_nonnegative),
-    "dropout": Rule(_number("at least 0 and below 1", lambda x: 0 <= x < 1)),
-    "user_weight": Rule(_WEIGHT, ("auto",), start=0.25),
-    "center": Rule(check_flag),
-    "sparsity": Rule(_SHARE, ("auto", "dense", None)),
-    "threshold": Rule(_number("between 0 and 1e36", lambda x: 0 <= x <= 1e36), (None,)),
-    "max_neighbors": Rule(check_count),
-    "r": Rule(_FROM_0_TO_1),
-    "mean_constraint": Rule(check_flag),
-    "offset": Rule(check_flag),
-    "novelty": Rule(_number('between -1 and 1, or "auto"', lambda x: -1 <= x <= 1), ("auto",), start=0.1),
     "rank": Rule(lambda name, value: check_count(name, value, least=0), ("auto",)),
     "rank_weight": Rule(_WEIGHT, ("auto",), start=0.3),
-    "feature_weight": Rule(_WEIGHT, ("auto",), start=0.7),
+    "novelty": Rule(_number('between -1 and 1, or "auto"', lambda x: -1 <= x <= 1), ("auto",), start=0.1),
+    "user_weight": Rule(_WEIGHT, ("auto",), start=0.25),
     "half_life": Rule(_duration, ("auto", None), start=0.0),
-    "order": Rule(_WEIGHT, ("auto",), start=0.0),
     "recency": Rule(_number('above 0 and at most 1, or "auto"', lambda x: 0 < x <= 1), ("auto",), start=1.0),
-    "pause": Rule(_duration, ("auto", None), start=86_400e6),
-    "situation": Rule(_situation),
+    "order": Rule(_WEIGHT, ("auto",), start=0.0),
+    "feature_weight": Rule(_WEIGHT, ("auto",), start=0.7),
     "measure": Rule(lambda name, value: check_measure(value)),
+    "sparsity": Rule(_SHARE, ("auto", "dense", None)),
+    "max_neighbors": Rule(check_count),
+    "r": Rule(_FROM_0_TO_1),
+    "alpha": Rule(_FROM_0_TO_1),
+    "offset": Rule(check_flag),
+    "mean_constraint": Rule(check_flag),
     "dtype": Rule(lambda name, value: check_dtype(value)),
+    "device": Rule(lambda name, value: check_device_name(value)),
     "threads": Rule(lambda name, value: check_thread_count(value), (None,)),
     "memory_limit": Rule(lambda name, value: parse_bytes(value), (None,)),
-    "device": Rule(lambda name, value: check_device_name(value)),
+    "dropout": Rule(_number("at least 0 and below 1", lambda x: 0 <= x < 1)),
 }
-"""In the order of the parameters of `MRF`, whose docstring says what each means."""
+"""In the order of the parameters of `MRF`, whose docstring says what each means; then that of `EDLAE`."""
 
-TIMES = {"half_life": 0.0, "order": 0.0, "recency": 1.0, "pause": 0.0}
+TIMES = {"half_life": 0.0, "order": 0.0, "recency": 1.0}
 """The parameters that mean nothing without times, and the values with which times change nothing."""
 
 STARTS = {name: rule.start for name, rule in RULES.items() if rule.start is not None}

@@ -20,9 +20,9 @@ from mrfrec.fitted.scorers import for_kernels, novelty_factors, read_only
 from mrfrec.models.mrf.held_out import HeldOut
 from mrfrec.models.mrf.scoring import columns_of, intercept, relative_spread, scores_of_low_rank
 
-# A new value of these is a new pass over the data, and of these needs new scores.
+# A new value of the first is a new pass over the data, and of the second needs new scores.
 PASSES = ("user_weight", "feature_weight", "half_life")
-SCORED = ("recency", "pause")
+SCORED = ("recency",)
 NEIGHBORS, MOST_NEIGHBORS = 64, 128  # of a stand-in, where the final model cannot be tried
 _USERS_AT_ONCE = 64
 
@@ -32,7 +32,6 @@ def stand_in(settings: Settings, items: int) -> Settings:
     return replace(
         settings,
         sparsity=min(NEIGHBORS / items, settings.sparsity or 1.0),
-        threshold=None,
         max_neighbors=min(MOST_NEIGHBORS, settings.max_neighbors),
         mean_constraint=False,
     )
@@ -81,7 +80,7 @@ class Trials:
         passed = tuple(values[name] for name in PASSES)
         changed: dict[str, Any] = {name: values[name] for name in ("l2", "order", *PASSES)}
         settings = replace(self._settings, **changed)
-        recency = Recency(values["half_life"], values["recency"], values["pause"])
+        recency = Recency(values["half_life"], values["recency"])
         if not self._fitted or self._fitted[0] != settings:
             if passed != self._passed:  # most of what earlier fits share is of no more use, and makes room
                 self._reuse.drop_all_but("low_rank", "sides")
@@ -111,7 +110,7 @@ class Trials:
         if asked.shown_times is None or recency == self._asked_as:
             return
         X = asked.shown
-        factors = recency.factors(X.indptr, asked.shown_times, asked.at)
+        factors = recency.factors(X.indptr, asked.shown_times)
         self._shown = sp.csr_array((X.data * factors, X.indices, X.indptr), shape=X.shape)
         self._histories = for_kernels(Rows.of(self._shown), self._base.dtype)
         self._asked_as, self._low_rank = recency, None  # x·L is another
