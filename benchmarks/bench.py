@@ -210,7 +210,6 @@ def groups(data: Path) -> dict[str, list[Case]]:
             evaluated("gowalla, 0.3 %, r = 0.5, α = 0.5, l2 = 40", l2=40.0, alpha=0.5, sparsity=0.003, r=0.5),
         ],
         "gowalla-dense": [
-            evaluated("gowalla, EASE (l2 = 100)", l2=100.0, alpha=0.0, center=False, sparsity=None),
             evaluated("gowalla, dense, α = 0.5, l2 = 40", l2=40.0, alpha=0.5, sparsity=None),
         ],
         "gpu": [
@@ -221,7 +220,7 @@ def groups(data: Path) -> dict[str, list[Case]]:
             ),
         ],
         "gpu-gowalla": [
-            evaluated("gowalla, EASE (l2 = 100)", l2=100.0, alpha=0.0, center=False, sparsity=None, **cuda)
+            evaluated("gowalla, dense, α = 0.5, l2 = 40", l2=40.0, alpha=0.5, sparsity=None, **cuda)
         ],
         "gpu-mtg": [
             *(

@@ -68,7 +68,7 @@ def own(split: Split, name: str, minutes: float) -> None:
     half_lives = [f"{by * middle.total_seconds():.0f}s" for by in (4, 2, 1.4, 1, 0.7, 0.5, 0.25)]
     vary: dict[str, Sequence[Any]] = {
         "half_life": [None, *half_lives], "order": [0.0, 0.1, 0.3, 1.0, 3.0],
-        "recency": [1.0, 0.95, 0.9, 0.8, 0.65, 0.5], "pause": ["1h", "1d", "30d", None],
+        "recency": [1.0, 0.95, 0.9, 0.8, 0.65, 0.5],
     }  # fmt: skip
     best = climb(split, metric_of(name), vary=vary, minutes=minutes).best.parameters
     evaluated = evaluate(MRF(**best), split, [metric_of(name)])

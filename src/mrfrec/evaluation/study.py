@@ -319,7 +319,6 @@ def _fingerprint(questions: Questions) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for X in (questions.shown, questions.targets):
         digest.update(X.indptr.astype(np.int64).tobytes() + X.indices.astype(np.int64).tobytes())
-    for times in (questions.shown_times, questions.asked):
-        if times is not None:
-            digest.update(times.tobytes())
+    if questions.shown_times is not None:
+        digest.update(questions.shown_times.tobytes())
     return digest.hexdigest()

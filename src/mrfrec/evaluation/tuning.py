@@ -173,7 +173,7 @@ class _Places:
         self._run = run
         self._axes = axes
         self._named = named  # whether l2 may be "auto": beside other numbers, a grid has its number
-        self._ladders: dict[tuple[str, float, bool], tuple[Any, ...]] = {}
+        self._ladders: dict[tuple[str, float], tuple[Any, ...]] = {}
         self.start = {name: self._nearest(name, axis) for name, axis in axes.items()}
 
     def _nearest(self, name: str, axis: Axis) -> int:

@@ -44,6 +44,8 @@ def climb_along(
     find: Callable[[Place], Found | None],
     is_better: Callable[[Found, Found | None], bool],
     rounds: int,
+    *,
+    skip: Callable[[str, Place], bool] = lambda name, place: False,
 ) -> tuple[Place, int]:
     """Return the place where no step in any direction is better, and how many steps led there.
 
@@ -57,11 +59,15 @@ def climb_along(
         Whether the first of two findings is better than the second by enough to go there.
     rounds
         The most rounds over all directions; a round without a step is the last.
+    skip
+        Whether steps in a direction are useless at a place.
     """
     here, steps = find(place), 0
     for _ in range(rounds):
         before = steps
-        for direction in directions.values():
+        for name, direction in directions.items():
+            if skip(name, place):
+                continue
             for sign in (1, -1):
                 moved = False
                 while True:

@@ -121,7 +121,9 @@ class GaussianField(Linear):
     @property
     def _settings(self) -> Settings:
         """The settings that a fit starts from; l2 and rank_weight may be "auto"."""
-        own = {field.name: getattr(self, field.name, field.default) for field in fields(Settings)}
+        own: dict[str, Any] = {
+            field.name: getattr(self, field.name, field.default) for field in fields(Settings)
+        }
         started = {
             name: self._starts[name] for name in ("user_weight", "feature_weight", "half_life", "order")
         }
