@@ -7,6 +7,7 @@ flat ridge is EASE; a ridge proportional to how often items are used is EDLAE.
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
+from mrfrec.checks import check_number
 from mrfrec.models.climbing import Axis, RidgeMultiples
 from mrfrec.models.mrf.field import GaussianField
 
@@ -75,3 +76,4 @@ class EDLAE(GaussianField):
         device: str = "cpu",
     ) -> None:
         self._set_parameters(locals())
+        self.dropout = check_number("dropout", dropout, "at least 0 and below 1", lambda x: 0 <= x < 1)

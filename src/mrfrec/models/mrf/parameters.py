@@ -69,9 +69,8 @@ RULES: dict[str, Rule] = {
     "device": Rule(lambda name, value: check_device_name(value)),
     "threads": Rule(lambda name, value: check_thread_count(value), (None,)),
     "memory_limit": Rule(lambda name, value: parse_bytes(value), (None,)),
-    "dropout": Rule(_number("at least 0 and below 1", lambda x: 0 <= x < 1)),
 }
-"""In the order of the parameters of `MRF`, whose docstring says what each means; then that of `EDLAE`."""
+"""In the order of the parameters of `MRF`, whose docstring says what each means."""
 
 TIMES = {"half_life": 0.0, "order": 0.0, "recency": 1.0}
 """The parameters that mean nothing without times, and the values with which times change nothing."""
