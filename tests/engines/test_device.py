@@ -111,7 +111,7 @@ def test_a_device_gives_the_model_of_the_cpu(
 
 @pytest.mark.parametrize(
     "settings",
-    [{"sparsity": 0.2, "r": 0.5, "rank": 5, "rank_weight": 0.5}, {"threshold": 0.5}, {"sparsity": 0.2}],
+    [{"sparsity": 0.2, "r": 0.5, "rank": 5, "rank_weight": 0.5}, {"sparsity": 0.1}, {"sparsity": 0.2}],
     ids=str,
 )
 def test_a_sparse_model_is_fitted_on_the_processor_and_the_plan_says_so(
