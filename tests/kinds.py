@@ -42,9 +42,8 @@ def named_data(text: bool, *, real: bool = False, positive: bool = False, items:
 
 def field(**settings: Any) -> MRF:
     """Return the paper's MRF, with settings of the core among its parameters that are no parameters."""
-    own = {
-        name: settings.pop(name) for name in ("center", "l2_flat", "dropout", "threshold") if name in settings
-    }
+    names = {"center": "_center", "l2_flat": "l2_flat", "dropout": "dropout", "threshold": "threshold"}
+    own = {names[name]: settings.pop(name) for name in names.keys() & settings.keys()}
     return type("MRF", (MRF,), own)(**{**PAPER, **settings})
 
 

@@ -49,9 +49,8 @@ class GaussianField(Linear):
     max_neighbors: int
     r: float
     alpha: float = 0.0
-    dropout: float = 0.0
     user_weight: float | Automatic = 0.0
-    center: bool = False
+    _center: ClassVar[bool] = False  # whether the mean of each item is subtracted
     mean_constraint: bool = False
     offset: bool = False
     novelty: float | Automatic = 0.0
@@ -127,7 +126,7 @@ class GaussianField(Linear):
         started = {
             name: self._starts[name] for name in ("user_weight", "feature_weight", "half_life", "order")
         }
-        return Settings(**{**own, **started})
+        return Settings(**{**own, **started, "center": self._center})
 
     def _settings_of(self, fitted: FittedState) -> Settings:
         """Return the settings that the fit of a state started from."""

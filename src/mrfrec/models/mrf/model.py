@@ -114,7 +114,7 @@ class MRF(GaussianField):
     """
 
     uses_features = True
-    center = True
+    _center = True
     tuning_grid: ClassVar[Mapping[str, Axis]] = {
         "sparsity": ("auto",), "alpha": (0.0, 0.25, 0.5, 0.75, 1.0),
         "l2": RidgeMultiples((0.25, 0.5, 1.0, 2.0, 4.0), of_auto=True),
