@@ -1,7 +1,13 @@
 """The commands of the lab, and those of mrfrec with the lab's models.
 
 python -m mrfrec_lab datasets prepare ml-20m --from ml-20m.zip
-python -m mrfrec_lab paper table1 --data ml-20m
+python -m mrfrec_lab table1 debian                 # every model of the paper's Table 1
+python -m mrfrec_lab table2 gowalla FOLDER         # accuracy against training time
+python -m mrfrec_lab claims debian
+python -m mrfrec_lab lowrank debian
+python -m mrfrec_lab exposure debian
+python -m mrfrec_lab notebook NOTEBOOK debian      # the published notebook beside mrfrec
+python -m mrfrec_lab fit events.csv -o slim.mrf --model SLIM
 """
 
 import argparse
@@ -9,21 +15,44 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mrfrec import cli
-from mrfrec.core.memory import human_bytes
-from mrfrec.errors import DataError, MrfrecError
-from mrfrec_lab import datasets, models  # noqa: F401 - which registers them
-from mrfrec_lab.paper.reproduce import EXPERIMENTS, reproduce
+from mrfrec import MRF, DataError, MrfrecError, cli
+from mrfrec.evaluation import compare
+from mrfrec_lab import datasets, models, notebook, runner  # noqa: F401 - which registers the models
+from mrfrec_lab.side_checks import exposure, low_rank
+from mrfrec_lab.tables import AT_100, PAPER, split_of
 
-OWN = ("datasets", "paper")  # the other commands are those of mrfrec
+TABLES = ("table1", "table2", "claims")
+CHECKS = ("lowrank", "exposure")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    typed = sys.argv[1:] if arguments is None else arguments
-    if typed and typed[0] not in (*OWN, "-h", "--help"):
+    typed = list(sys.argv[1:] if arguments is None else arguments)
+    if typed[:1] == ["notebook"]:
+        notebook.main(typed[1:])
+        return
+    if typed and typed[0] not in (*TABLES, *CHECKS, "datasets", "-h", "--help"):
         cli.main()
-    parser = argparse.ArgumentParser(prog="python -m mrfrec_lab", description=__doc__)
-    commands = parser.add_subparsers(required=True)
+    asked = parser().parse_args(typed)
+    try:
+        asked.run(asked)
+    except MrfrecError as error:
+        sys.exit(f"mrfrec_lab: {error}")
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="python -m mrfrec_lab", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = made.add_subparsers(required=True, metavar="COMMAND")
+    for what in (*TABLES, *CHECKS):
+        command = commands.add_parser(what)
+        command.add_argument("name", help="debian, a data set of the paper, or one with a folder of its own")
+        command.add_argument("folder", type=Path, nargs="?", help="the folder of the data")
+        command.set_defaults(run=measure if what in TABLES else check, what=what)
+        if what in TABLES:
+            command.add_argument("--only", action="append", default=[], help="measure this model, again")
+            command.add_argument("--tune", action="store_true", help="tune again, too")
+            command.add_argument("--page", action="store_true", help="make the page only")
     sets = commands.add_parser("datasets", help="list, prepare and verify the data sets of the paper")
     sets.add_argument("what", choices=["list", "prepare", "verify"])
     sets.add_argument("name", nargs="?", choices=datasets.DATA_SETS)
@@ -31,25 +60,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sets.add_argument("--folder", help="folder of prepared data sets; ~/.cache/mrfrec/datasets by default")
     sets.add_argument("--vae-cf", help="also write the split in the format of vae_cf's notebook")
     sets.set_defaults(run=manage)
-    paper = commands.add_parser("paper", help="published beside measured numbers")
-    paper.add_argument("what", choices=EXPERIMENTS)
-    paper.add_argument("--data", action="append", help="only this data set of the paper; may be repeated")
-    paper.add_argument("--model", action="append", help="tables: only this model; may be repeated")
-    paper.add_argument("--folder", help="folder of prepared data sets")
-    paper.add_argument("--plot", type=Path, help="a figure to draw; not for table1")
-    paper.set_defaults(run=run)
-    asked = parser.parse_args(arguments)
-    try:
-        asked.run(asked)
-    except MrfrecError as error:
-        sys.exit(f"mrfrec_lab: {error}")
+    return made
+
+
+def measure(asked: argparse.Namespace) -> None:
+    """Run a table."""
+    path = runner.run(
+        asked.what, asked.name, asked.folder, asked.only, tune=asked.tune, measure=not asked.page
+    )
+    print(path.read_text(encoding="utf-8"))
+
+
+def check(asked: argparse.Namespace) -> None:
+    """Run a side check of the paper."""
+    split = split_of(asked.name, asked.folder)
+    names = [name for name in AT_100 if int(name.split("@")[1]) <= split.training.n_items]
+    dense = MRF(**{**PAPER, "sparsity": None})
+    if asked.what == "lowrank":
+        for found, energy in low_rank(dense.fit(split.training), split, None, names):
+            print(
+                f"{found.model:12}{energy:8.1%}", *(f"{name} {found.mean(name)}" for name in names), sep="  "
+            )
+        return
+    shares = exposure(compare({"dense": dense, "MRF()": MRF()}, split, names), split.test).shares
+    for name, share in shares.items():
+        print(f"{name:30}", *(f"{100 * each:6.2f}" for each in share))
 
 
 def manage(asked: argparse.Namespace) -> None:
     """List, prepare or verify data sets."""
     if asked.what == "list":
         for one in datasets.available(asked.folder):
-            print(f"{one.name:10}{one.title:40}{human_bytes(one.size) if one.size else 'not prepared'}")
+            size = f"{one.size / 1e6:,.1f} MB" if one.size else "not prepared"
+            print(f"{one.name:10}{one.title:40}{size}")
         return
     if asked.name is None:
         raise DataError(f"name a data set: {', '.join(datasets.DATA_SETS)}.")
@@ -61,23 +104,14 @@ def manage(asked: argparse.Namespace) -> None:
                 print(f"wrote {file}")
         return
     checks = datasets.verify(asked.name, asked.folder)
-    for check in checks:
-        expected, found = check.texts
-        print(f"{check.what:45}{expected!s:36}{found!s:36}{'' if check.ok else 'DIFFERS'}")
-    wrong = [check.what for check in checks if not check.ok]
+    for one in checks:
+        expected, found = one.texts
+        print(f"{one.what:45}{expected!s:36}{found!s:36}{'' if one.ok else 'DIFFERS'}")
+    wrong = [one.what for one in checks if not one.ok]
     if wrong:
         raise DataError(f"{len(wrong)} of {len(checks)} checks failed, the first: {wrong[0]}.")
-    if not any(isinstance(check.expected, str) or check.expected for check in checks):
+    if not any(isinstance(one.expected, str) or one.expected for one in checks):
         print("nothing is published about it: only its consistency was checked")
-
-
-def run(asked: argparse.Namespace) -> None:
-    """Run an experiment of the paper on its data sets."""
-    page = reproduce(
-        asked.what, asked.data, models=asked.model, folder=asked.folder, plot=asked.plot,
-        tell=lambda line: print(line, file=sys.stderr, flush=True),
-    )  # fmt: skip
-    print(page.markdown())
 
 
 if __name__ == "__main__":

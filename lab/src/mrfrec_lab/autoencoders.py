@@ -25,12 +25,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mrfrec.core.rows import Rows
-from mrfrec.engines.devices import chosen_device
 from mrfrec.errors import NumericalError
-from mrfrec.models.baselines.autoencoders import CDAE, Autoencoder, MultDAE, MultVAE
-from mrfrec.models.baselines.networks import DeviceRows, needed_bytes, ranked
-from mrfrec.models.baselines.training import train
+from mrfrec.extending import Rows
+from mrfrec_lab.models.autoencoders import CDAE, Autoencoder, MultDAE, MultVAE
+from mrfrec_lab.models.networks import DeviceRows, needed_bytes, ranked
+from mrfrec_lab.models.training import chosen_device, train
 
 KINDS: dict[str, type[Autoencoder]] = {"MultVAE": MultVAE, "MultDAE": MultDAE, "CDAE": CDAE}
 DEFAULTS: dict[str, dict[str, Any]] = {kind: model().parameters for kind, model in KINDS.items()}
@@ -98,7 +97,7 @@ class Course(NamedTuple):
 
 def export(split: Any, path: str | Path) -> None:
     """Write a `mrfrec.evaluation.Split` of binary data, with what to tune on."""
-    from mrfrec.io.atomic import writing
+    from mrfrec_lab.places import writing
 
     tuned = split.for_tuning()
     parts = {"train": split.training.matrix}

@@ -18,9 +18,9 @@ import scipy.sparse as sp
 
 from mrfrec import MRF, Interactions
 from mrfrec.answers import selection
-from mrfrec.core.rows import Rows
 from mrfrec.evaluation import Questions, Split, paired, read_events, strong_generalisation
 from mrfrec.evaluation.metrics import Lists, mean_of, parse
+from mrfrec.extending import Rows
 from mrfrec.models.parameters import runtime_of
 from mrfrec_lab.places import RESULTS, machine
 

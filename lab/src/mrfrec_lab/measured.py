@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from mrfrec import MRF, Interactions, datasets
+from mrfrec import MRF, Interactions, datasets, read_interactions
 from mrfrec.evaluation import Evaluation, Split, evaluate, given, paired, read_events, strong_generalisation
-from mrfrec.io.tables import read_interactions
 from mrfrec_lab.places import CACHE
 
 ROWS = CACHE / "measured.jsonl"

@@ -80,7 +80,7 @@ class Own(Peer):
 
     def warm_up(self) -> None:
         from mrfrec.models.compiling import warm_up
-        from mrfrec.models.registry import build
+        from mrfrec_lab.models import build
 
         parameters = dict(self.parameters)
         self.model = build("Popularity", {})

@@ -17,10 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.evaluation import grid, metrics
-from mrfrec.evaluation.questions import Split
-from mrfrec.io.atomic import writing
-from mrfrec_lab.places import CACHE, machine
+from mrfrec.evaluation import Split, grid, metrics
+from mrfrec_lab.places import CACHE, machine, writing
 
 SCRIPT = Path(__file__).with_name("peer_models.py")
 SEED = 98765

@@ -20,10 +20,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from mrfrec import datasets
-from mrfrec.evaluation import metrics, splits
-from mrfrec.evaluation.questions import Split
+from mrfrec.evaluation import Split, metrics, splits
 from mrfrec.io.tables import read_events, read_interactions
-from mrfrec.shown import seconds_text
 from mrfrec_lab.peer_trials import (
     Row,
     best_of,
@@ -33,7 +31,7 @@ from mrfrec_lab.peer_trials import (
     value_text,
     write_split,
 )
-from mrfrec_lab.places import CACHE, RESULTS
+from mrfrec_lab.places import CACHE, RESULTS, seconds_text
 
 TRIALS = 10
 _RIDGES = (10.0, 30.0, 60.0, 100.0, 200.0, 350.0, 600.0, 1000.0, 2000.0, 5000.0)

@@ -17,14 +17,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from mrfrec import Interactions
 from mrfrec.data.ids import Ids
-from mrfrec.data.interactions import Interactions
-from mrfrec.evaluation import metrics
-from mrfrec.evaluation.protocol import evaluate
-from mrfrec.evaluation.questions import Questions, Split
+from mrfrec.evaluation import Questions, Split, evaluate, metrics
 from mrfrec.evaluation.tuning import climb
-from mrfrec.models.registry import build
 from mrfrec_lab.autoencoders import rows
+from mrfrec_lab.models import build
 
 UNTUNED = "MRF()"
 REMARKS = """\

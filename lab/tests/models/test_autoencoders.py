@@ -123,10 +123,10 @@ def test_steps_are_those_of_a_dense_network(kind: str, more: dict[str, Any], rea
 
 
 def test_the_published_annealing_is_that_of_the_paper() -> None:
-    from mrfrec_lab.paper.published import TABLE_1
+    from mrfrec_lab.tables import TABLE_1
 
-    row = next(row for row in TABLE_1["ml-20m"] if row.kind == "MultVAE")
-    paper = made("MultVAE", **row.parameters)
+    row = next(row for row in TABLE_1["ml-20m"].rows if row.kind == "MultVAE")
+    paper = made("MultVAE", **row.fixed)
     found = [networks.kl_weight_after(paper, step / 234) for step in (0, 1, 20_000, 10**6)]
     assert found == pytest.approx([0.0, 1 / 200_000, 0.1, 0.2])
     assert networks.kl_weight_after(made("MultVAE", kl_cap=0.3, kl_epochs=0), 0) == 0.3

@@ -8,17 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mrfrec.core.progress import Progress
+from mrfrec import Interactions
 from mrfrec.data.events import Events
-from mrfrec.data.interactions import Interactions
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.evaluation.questions import Split
-from mrfrec.evaluation.splits import strong_generalisation
+from mrfrec.evaluation import Split, strong_generalisation
 from mrfrec.io.atomic import check_writable, expanded, writing
 from mrfrec.io.tables import read_events, read_interactions
 from mrfrec_lab.datasets.files import advice, download
 from mrfrec_lab.datasets.originals import read_original, vae_cf_tables, write_events, write_vae_cf_table
 from mrfrec_lab.datasets.registry import DATA_SETS, find
+from mrfrec_lab.places import Progress
 
 Folder = str | PathLike[str] | None
 

@@ -18,8 +18,8 @@ from urllib.request import urlopen
 from zipfile import BadZipFile, ZipFile
 
 from mrfrec.errors import DataError
-from mrfrec.io.atomic import writing
 from mrfrec_lab.datasets.registry import DataSet
+from mrfrec_lab.places import writing
 
 _PIECE = 2**20  # bytes
 _TIMEOUT = 60  # seconds to wait for the server

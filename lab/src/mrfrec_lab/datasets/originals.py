@@ -8,16 +8,15 @@ from typing import IO, Any
 import numpy as np
 import polars as pl
 
-from mrfrec.core.progress import Progress
 from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids, Texts, positions_in
 from mrfrec.errors import DataError
 from mrfrec.evaluation.splits import strong_rows
-from mrfrec.io.atomic import writing
 from mrfrec.io.batches import reading
 from mrfrec.io.tables import read_events
 from mrfrec_lab.datasets.files import original_files
 from mrfrec_lab.datasets.registry import DataSet
+from mrfrec_lab.places import Progress, writing
 
 _RATING = ("user", "item", "value", "time")
 _FORMS: dict[str, dict[str, Any]] = {  # of the ratings, as parameters of `read_events`

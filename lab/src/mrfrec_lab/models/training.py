@@ -13,8 +13,7 @@ from torch import Tensor
 from mrfrec import DataError, MemoryPlanError, ParameterError
 from mrfrec.extending import Rows
 from mrfrec_lab.models.networks import DeviceRows, Recipe, Trainer, Weights, ranked, seed_of
-
-Progress = Callable[[str, int, int], None]
+from mrfrec_lab.places import Progress
 
 _DEPTH = 100  # places of the nDCG that decides when to stop
 _MOST_VALIDATION_USERS = 10_000
