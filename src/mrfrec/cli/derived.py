@@ -33,6 +33,7 @@ _SPELLED |= {"binary": "--binary/--values", "exclude_seen": "--exclude-seen/--se
 _SPELLED |= {"origins": "--cors", "hosts": "--allowed-hosts"}
 _METAVARS: dict[Any, str] = {int: "N", float: "X", Path: "FILE", object: "FILE", timedelta: "TIME"}
 _METAVARS |= {date: "TIME", Mapping: "LIST", Sequence: "NAMES", Iterable: "ITEMS"}
+_VALUES = {"where": "SQL", "measure": "METRIC"}  # whose types do not tell
 _WORDS: dict[str, Any] = {"none": None, "dense": None, "true": True, "false": False, "yes": True, "no": False}
 
 
@@ -109,14 +110,17 @@ def _typed(declared: Declared) -> tuple[Any, str | None, Callable[[Any], Any]]:
     kinds = get_args(declared.kind) if get_origin(declared.kind) in (Union, UnionType) else [declared.kind]
     first, *others = [kind for kind in kinds if kind is not NoneType]
     origin = get_origin(first)
-    if declared.name == "where":
-        return str, "SQL", str
-    if first is bool:  # or yes, no and other words
-        return (str, "METRIC", parse_value) if others else (bool, None, bool)
+    if first is bool and not others:
+        return bool, None, bool
     if origin is Literal:
         return first, None, str
-    words = [_METAVARS.get(get_origin(kind) or kind) for kind in (first, *others)]
+    words = [
+        _VALUES.get(declared.name),
+        *(_METAVARS.get(get_origin(kind) or kind) for kind in (first, *others)),
+    ]
     metavar = next(filter(None, words), "NAME" if declared.name in _SPELLED else "TEXT")
+    if first is bool:  # or yes, no and other words
+        return str, metavar, parse_value
     if first in (int, float) and not others:
         return first, metavar, lambda x: x
     if first in (int, float):  # or a word, such as auto or 8GB
