@@ -10,10 +10,12 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 from unicodedata import category
 
+import polars as pl
+
+from mrfrec import __version__
 from mrfrec.checks import check_frames
 
 if TYPE_CHECKING:
-    import polars as pl
     from rich.table import Table
 
 _NUMBER = re.compile(r"[+−-]?\d|–$|$")  # the beginning of a cell with one, or of one without
@@ -90,8 +92,6 @@ class Report:
 
     def json(self) -> str:
         """Return the results and the version of mrfrec as JSON, at full precision."""
-        from mrfrec import __version__
-
         data = {"mrfrec": __version__, **self.data}
         return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 

@@ -188,6 +188,7 @@ def test_what_a_read_only_installation_has_compiled_is_linked_from_the_home_fold
     assert (own / "numba" / "sort.nbi").read_bytes() == b"index"
     monkeypatch.setattr(kernels, "can_write", lambda folder: False)
     temporary = kernels._folder.__wrapped__()
+    assert temporary is not None
     assert (temporary / "numba" / "sort.nbi").read_bytes() == b"index"
     shutil.rmtree(installed)
     shutil.rmtree(own)

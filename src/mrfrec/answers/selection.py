@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core.rows import Rows
+from mrfrec.engines.local import LocalEngine
 from mrfrec.fitted.scorers import (
     FEW,
     Base,
@@ -79,8 +80,6 @@ def rank(
 
 def score(scorer: Scorer, base: Array, threads: int) -> Array:
     """Return all scores, users × items."""
-    from mrfrec.engines.local import LocalEngine
-
     out = np.empty((len(scorer), len(base)), base.dtype)
 
     def work(task: tuple[int, int]) -> None:
@@ -141,8 +140,6 @@ def top_k(
         for task in tasks:
             work(task)
     else:
-        from mrfrec.engines.local import LocalEngine
-
         with LocalEngine(threads, uses_blas=scorer.uses_blas) as workers:
             workers.run(work, tasks)
     return items, best, evidence

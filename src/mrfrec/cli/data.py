@@ -33,6 +33,7 @@ from mrfrec.evaluation.metrics import DEFAULTS, parse, within
 from mrfrec.evaluation.protocol import Evaluation
 from mrfrec.evaluation.questions import Split
 from mrfrec.evaluation.splits_by_time import SHARE
+from mrfrec.figures import check_drawable
 from mrfrec.io.databases import redacted
 from mrfrec.io.item_table import read_item_table
 from mrfrec.io.tables import check_reading, read_events, read_interactions
@@ -234,8 +235,6 @@ def prepared_split(
     for path in (options.output, *written):
         check_output(path, *data.inputs(), *read)
     if plot is not None:
-        from mrfrec.figures import check_drawable
-
         check_drawable(plot)
     with progress_bar() as progress:
         split = data.read(progress)

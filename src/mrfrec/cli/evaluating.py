@@ -18,6 +18,7 @@ from mrfrec.evaluation.others import evaluate_lists
 from mrfrec.evaluation.protocol import Evaluation
 from mrfrec.evaluation.questions import Split
 from mrfrec.evaluation.report import by_column
+from mrfrec.figures import write_figure
 from mrfrec.models.recommender import Recommender
 from mrfrec.shown import Report
 
@@ -222,8 +223,6 @@ def tune(
       mrfrec tune events.csv -o knn.json --model ItemKNN --trials 10
       mrfrec tune events.csv -o ease.json --model 'EASE: sparsity=dense' --vary l2=50,100,200
     """  # fmt: skip
-    from mrfrec.figures import write_figure
-
     spec = parse_model(only_model(model))
     settings = Evaluating(metrics=metric, ties=ties, form=form)
     make_models([spec], machine)  # refuses bad parameters before the data is read

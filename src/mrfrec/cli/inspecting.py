@@ -12,6 +12,8 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
+import scipy.sparse as sp
 import typer
 
 from mrfrec import __version__
@@ -154,9 +156,6 @@ def _machine_code() -> Finding:
 
 def _self_test() -> Finding:
     """Compare a small dense and a small sparse fit with plain numpy."""
-    import numpy as np
-    import scipy.sparse as sp
-
     start = time.perf_counter()
     # The number of users is prime: no covariance is exactly zero, so the sparse fit keeps them all.
     X = (np.random.default_rng(0).random((199, 30)) < 0.3).astype(np.float64)

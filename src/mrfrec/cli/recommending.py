@@ -27,6 +27,7 @@ from mrfrec.cli.show import ONE_FORMATS, kind_of, note_skipped, progress_bar, wr
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import refuse_own_input
 from mrfrec.io.databases import is_database, redacted
+from mrfrec.io.frames import check_target
 from mrfrec.models.parameters import runtime_of
 from mrfrec.models.registry import load
 
@@ -77,8 +78,6 @@ class Results:
             if self.table or self.columns:
                 raise DataError("--table and --columns are for a database, or a file with -o.")
             return None
-        from mrfrec.io.frames import check_target  # loads polars
-
         check_target(output, self.form, self.table)
         renamed = None if self.columns is None else parse_pairs("--columns", self.columns)
         return {"path": output, "form": self.form, "table": self.table, "columns": renamed}

@@ -16,6 +16,7 @@ from mrfrec.cli.options import ServedSettings
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.locks import WAIT
 from mrfrec.service.keys import new_key as new_api_key
+from mrfrec.service.server import serve as run
 from mrfrec.service.settings import ServiceSettings
 
 LogForm = Literal["lines", "json", "off"]
@@ -123,8 +124,6 @@ def serve(
         raise ParameterError("--role", "left out without --new-key", role)
     if not models:
         raise DataError("name a model file to serve.")
-    from mrfrec.service.server import serve as run
-
     # Until the service has read the files.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if split_salt and split is None:

@@ -7,13 +7,11 @@ gets the same values r·x, times ρ^place, where the last moment of the history 
 questions are on one scale, and nothing but differences of times matters.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    import scipy.sparse as sp
+import scipy.sparse as sp
 
 Floats = npt.NDArray[np.float64]
 Times = npt.NDArray[np.int64]  # microseconds since 1970, one per entry of a matrix
@@ -31,8 +29,6 @@ class UserAges(NamedTuple):
 
 def faded(X: "sp.csr_array", times: Times, half_life: float) -> "tuple[sp.csr_array, UserAges]":
     """Return r·x and ω; `half_life` is in microseconds."""
-    import scipy.sparse as sp
-
     lengths = np.diff(X.indptr)
     last = last_times(X.indptr, times)
     r = _factors(X.indptr, times, last, half_life)

@@ -6,15 +6,12 @@ random sample is enough. The work is cut the same way for any number of threads.
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from mrfrec.core.engine import Array, Engine, split_evenly
-
-if TYPE_CHECKING:
-    import scipy.sparse as sp
-
 
 _LEAST_BLOCKS = 9  # blocks of the basis: the more, the more precise the directions
 # Columns of the basis per direction. On Gowalla, 2.25 hold 96 % of the sum of squares of the exact directions
@@ -83,8 +80,6 @@ def sample_step(users: int, items: int, pairs: int) -> int:
 
 def sides(X: "sp.csr_array", dtype: str) -> tuple[list[tuple[Side, Side]], Array]:
     """Return X by user and by item for each part of the users, and the scale of the items, D_i^(−½)."""
-    import scipy.sparse as sp
-
     step = sample_step(X.shape[0], X.shape[1], X.nnz)
     X = X[sample(X.shape[0], step)] if step > 1 else X
     n, m = X.shape

@@ -11,16 +11,14 @@ form: a sparse matrix plus one of low rank (Chandrasekaran et al., 2012).
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from mrfrec.core import lanczos
 from mrfrec.core.engine import Array, Engine, Floats
 from mrfrec.core.rows import CheckSpan
-
-if TYPE_CHECKING:
-    import scipy.sparse as sp
 
 
 @dataclass

@@ -4,15 +4,13 @@ This is the arithmetic of measuring, training and evaluations.
 """
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from mrfrec.core.engine import Floats
-
-if TYPE_CHECKING:
-    import scipy.sparse as sp
 
 
 def discounts(k: int) -> Floats:

@@ -6,13 +6,11 @@ are checked against its checksums: call `verify` before reading `items`, `values
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    import scipy.sparse as sp
+import scipy.sparse as sp
 
 CheckSpan = Callable[[int, int], None]
 """Checks the elements `start` to `stop` of the flattened array, and raises if they are damaged."""
@@ -49,8 +47,6 @@ class Rows:
 
     def matrix(self) -> "sp.csr_array":
         """Return a `csr_array`, which shares the arrays if their types allow that."""
-        import scipy.sparse as sp
-
         self.verify()
         ptr = self.ptr if len(self.items) >= 2**31 else self.ptr.astype(np.int32)
         items = self.items.astype(ptr.dtype, copy=False)

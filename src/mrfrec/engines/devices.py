@@ -4,14 +4,14 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from mrfrec.checks import missing_extra
+from mrfrec.core.low_rank import LowRank
+from mrfrec.core.progress import Progress
+from mrfrec.core.rows import DenseRows, Rows
+from mrfrec.engines.local import LocalEngine
 from mrfrec.errors import MemoryPlanError, ParameterError
 
 if TYPE_CHECKING:
-    from mrfrec.core.low_rank import LowRank
-    from mrfrec.core.progress import Progress
-    from mrfrec.core.rows import DenseRows, Rows
     from mrfrec.engines.gpu.ranking import DeviceRanker
-    from mrfrec.engines.local import LocalEngine
 
 
 def chosen_device(name: str) -> str:
@@ -54,8 +54,6 @@ def engine_on(
     device: str, threads: int | None, memory_limit: int | None, progress: "Progress | None"
 ) -> "LocalEngine":
     """Return the engine for a device."""
-    from mrfrec.engines.local import LocalEngine
-
     chosen = chosen_device(device)
     if chosen == "cpu":
         return LocalEngine(threads, memory_limit, progress)

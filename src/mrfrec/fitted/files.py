@@ -14,6 +14,7 @@ import numpy.typing as npt
 import polars as pl
 import scipy.sparse as sp
 
+from mrfrec import __version__
 from mrfrec.checks import check_flag
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, DataSize, Training
@@ -46,8 +47,6 @@ def save(
 
     An old file is replaced only if it has one of the `seals`; None replaces any.
     """
-    from mrfrec import __version__
-
     catalogue = fitted.catalogue
     check_flag("include_histories", include_histories)
     if mode is not None and not (type(mode) is int and 0o600 <= mode <= 0o777):

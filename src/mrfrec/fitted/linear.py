@@ -13,10 +13,10 @@ from mrfrec.data.catalogue import Catalogue
 from mrfrec.fitted import scorers
 from mrfrec.fitted.files import shaped, stored_rows
 from mrfrec.fitted.state import Facts, Learned, Runtime, of_length_one
+from mrfrec.io.artifact import Stored
 
 if TYPE_CHECKING:
     from mrfrec.engines.gpu.ranking import DeviceRanker
-    from mrfrec.io.artifact import Stored
 
 _WORTH_A_DEVICE = 256  # users; for fewer, weights are not brought to a device
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.core.low_rank import LowRank
 from mrfrec.core.rows import DenseRows, Rows
 
 if TYPE_CHECKING:
-    from mrfrec.core.low_rank import LowRank
     from mrfrec.engines.gpu.ranking import DeviceRanker
 
 Array = npt.NDArray[Any]

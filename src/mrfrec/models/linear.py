@@ -1,17 +1,15 @@
 """Models that score by x·B: each item of the history has a weight in the score of each other item."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.errors import ParameterError
 from mrfrec.fitted.linear import LinearWeights, stored_weights
+from mrfrec.io.artifact import Stored
 from mrfrec.models.recommender import Recommender
-
-if TYPE_CHECKING:
-    from mrfrec.io.artifact import Stored
 
 
 class Linear(Recommender):

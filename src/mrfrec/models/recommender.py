@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, Self
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec import figures
 from mrfrec.answers import publishing, recommending, selection, similar
 from mrfrec.answers import reasons as explaining
 from mrfrec.answers.columns import (
@@ -29,10 +30,13 @@ from mrfrec.answers.question import Boost, ItemFilter, Question, Quotas, options
 from mrfrec.answers.where import Where
 from mrfrec.bars import showing
 from mrfrec.checks import check_count, check_flag, check_frames, counted
+from mrfrec.core.plan import Plan
+from mrfrec.core.progress import Progress
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, Columns, DataSize, name_with_id
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Id, Ids, Texts
+from mrfrec.data.interactions import Interactions
 from mrfrec.data.reading_options import PARSING, Format, OnBad
 from mrfrec.engines.machine import memory_budget
 from mrfrec.errors import DataError, MrfrecError, NotFittedError, ParameterError
@@ -40,6 +44,11 @@ from mrfrec.fitted import files
 from mrfrec.fitted.measured import Measured, number_text
 from mrfrec.fitted.scorers import Ties
 from mrfrec.fitted.state import FittedState, Learned
+from mrfrec.io.artifact import Stored, StoredArrays
+from mrfrec.io.features import read_item_features
+from mrfrec.io.frames import Frame, frame
+from mrfrec.io.item_table import as_item_table
+from mrfrec.io.tables import as_interactions
 from mrfrec.models import updating
 from mrfrec.models.climbing import Axis, Route
 from mrfrec.models.parameters import Parameterized, call_of, runtime_of
@@ -48,11 +57,6 @@ from mrfrec.shown import Report, Section, parameter_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from mrfrec.core.plan import Plan
-    from mrfrec.core.progress import Progress
-    from mrfrec.data.interactions import Interactions
-    from mrfrec.io.artifact import Stored, StoredArrays
-    from mrfrec.io.frames import Frame
 
 __all__ = ["FitContext", "Recommender", "restored"]
 
@@ -165,9 +169,6 @@ class Recommender(Parameterized, ABC):
             A table of items whose columns filters can use, in any form that `read_item_table` reads, or what
             that returns. By default the one that gave the data its titles, or that of `item_features`.
         """
-        from mrfrec.io.item_table import as_item_table
-        from mrfrec.io.tables import as_interactions
-
         if y is not None:
             advice = "A model learns from the data alone; values, such as ratings, are part of it."
             raise ParameterError("y", "None", type(y).__name__, advice)
@@ -217,8 +218,6 @@ class Recommender(Parameterized, ABC):
         items
             As in `fit`.
         """
-        from mrfrec.io.item_table import as_item_table
-
         fitted, table = self.fitted_, as_item_table(items)
         old = fitted.catalogue
         titles = table.titles_for(old.items, old.titles)
@@ -227,8 +226,6 @@ class Recommender(Parameterized, ABC):
         return self
 
     def _with_features(self, data: "Interactions", item_features: object) -> "Interactions":
-        from mrfrec.io.features import read_item_features
-
         if not self.uses_features:
             rule = f"None: {type(self).__name__} learns from interactions alone"
             advice = "Use a model that learns from features, such as MRF."
@@ -412,8 +409,6 @@ class Recommender(Parameterized, ABC):
         **types: str,
     ) -> "Frame":
         """Return batches of columns as a data frame, by default of the given library; see `frames`."""
-        from mrfrec.io.frames import frame
-
         chosen = self._frames or library or fitted.library
         return frame(batches, names, {**fitted.column_types, **types}, chosen)
 
@@ -553,8 +548,6 @@ class Recommender(Parameterized, ABC):
 
         Returns a matplotlib `Figure`.
         """
-        from mrfrec import figures
-
         fitted = self.fitted_
         of = fitted.catalogue
         place = of.position(item)

@@ -2,20 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mrfrec.checks import check_flag, warn
+from mrfrec.core.progress import Progress
 from mrfrec.data.ids import as_list
+from mrfrec.data.interactions import Interactions
+from mrfrec.data.merging import add, origin_of_data, without_users
 from mrfrec.data.provenance import Origin
 from mrfrec.data.reading_options import RULES, ReadingOptions
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.fitted.state import FittedState
-
-if TYPE_CHECKING:
-    from mrfrec.core.progress import Progress
-    from mrfrec.data.interactions import Interactions
+from mrfrec.io.tables import read_more_interactions
 
 
 def with_batch(
@@ -30,9 +30,6 @@ def with_batch(
 
     `reading` holds parameters of `read_interactions` that are no rules of the training data, such as columns.
     """
-    from mrfrec.data.interactions import Interactions
-    from mrfrec.data.merging import add
-
     check_flag("again", again)
     if batch is not None and (not isinstance(batch, str) or not batch.strip()):
         raise ParameterError("batch", "a name or None", batch)
@@ -60,8 +57,6 @@ def with_batch(
 
 def data_without_users(fitted: FittedState, users: object) -> "Interactions | None":
     """Return the training data without some users; None if none of them is in it."""
-    from mrfrec.data.merging import origin_of_data, without_users
-
     data = fitted.data_for("forget")
     origin_of_data(data).check_can_shrink()
     ids: Any = [users] if isinstance(users, str | float | int | np.number) else users
@@ -74,16 +69,12 @@ def data_without_users(fitted: FittedState, users: object) -> "Interactions | No
 
 def of_batches(data: "Interactions", batches: tuple[str, ...]) -> "Interactions":
     """Return the data with the names of its batches, which it is given in place."""
-    from mrfrec.data.merging import origin_of_data
-
     data.origin = replace(origin_of_data(data), batches=batches)
     return data
 
 
 def read_more(fitted: FittedState, source: object, **options: Any) -> "Interactions":
     """Read more events by the rules of the training data; `options` are the rest of `read_interactions`."""
-    from mrfrec.io.tables import read_more_interactions
-
     for name in RULES:
         if name in options:
             rule = "left out: more events are read by the rules of the first (reading_)"

@@ -17,14 +17,17 @@ from datetime import UTC, datetime
 from glob import escape
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mrfrec import __version__
 from mrfrec.answers.publishing import staged_recommendations, staged_similar_items
 from mrfrec.checks import check_flag, check_nonnegative, counted
+from mrfrec.core.progress import Progress
 from mrfrec.data.catalogue import Catalogue
+from mrfrec.data.ids import Ids
+from mrfrec.data.interactions import Interactions
 from mrfrec.data.merging import add, origin_of_data
 from mrfrec.errors import DataError, EmptyTableError, ParameterError, RefusedError
 from mrfrec.evaluation.metrics import Mean, parse
@@ -40,6 +43,7 @@ from mrfrec.io.locks import WAIT, holding, locked
 from mrfrec.io.staging import open_staging
 from mrfrec.io.tables import read_interactions
 from mrfrec.models.parameters import runtime_of
+from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import load
 from mrfrec.nightly.checking import check_rules, check_tables
 from mrfrec.nightly.guard import (
@@ -53,12 +57,6 @@ from mrfrec.nightly.guard import (
 )
 from mrfrec.nightly.history import RunHistory
 from mrfrec.nightly.job import Job, read_job
-
-if TYPE_CHECKING:
-    from mrfrec.core.progress import Progress
-    from mrfrec.data.ids import Ids
-    from mrfrec.data.interactions import Interactions
-    from mrfrec.models.recommender import Recommender
 
 _log = logging.getLogger("mrfrec.nightly")
 

@@ -4,22 +4,21 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from mrfrec.checks import check_count, check_flag, check_nonnegative
+from mrfrec.core.engine import Engine
 from mrfrec.data.catalogue import Catalogue
+from mrfrec.data.interactions import Interactions
 from mrfrec.engines.local import LocalEngine
 from mrfrec.fitted.linear import LinearWeights
 from mrfrec.models.climbing import Axis
 from mrfrec.models.linear import Linear
 from mrfrec.models.recommender import FitContext
-
-if TYPE_CHECKING:
-    from mrfrec.core.engine import Engine
-    from mrfrec.data.interactions import Interactions
 
 
 class Popularity(Linear):
@@ -32,8 +31,6 @@ class Popularity(Linear):
         return
 
     def _fit(self, data: "Interactions", context: FitContext) -> LinearWeights:
-        import scipy.sparse as sp
-
         return self.learned(sp.csr_array((data.n_items, data.n_items)), data.popularity)
 
 

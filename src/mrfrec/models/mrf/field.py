@@ -9,30 +9,29 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from mrfrec.checks import warn
-from mrfrec.core.ages import faded
+from mrfrec.core.ages import Times, faded
 from mrfrec.core.plan import Plan, Settings, Sizes, decide
-from mrfrec.core.progress import part_of
+from mrfrec.core.progress import Progress, part_of
+from mrfrec.data.catalogue import DataSize
+from mrfrec.data.interactions import Interactions
+from mrfrec.engines.local import LocalEngine
 from mrfrec.errors import MemoryPlanError, ParameterError
 from mrfrec.fitted import scorers
 from mrfrec.fitted.measured import Goal, as_parameter
 from mrfrec.fitted.state import FittedState
+from mrfrec.io.artifact import Stored
+from mrfrec.io.tables import as_interactions
 from mrfrec.models.climbing import Axis, Route
 from mrfrec.models.linear import Linear
+from mrfrec.models.mrf.held_out import held_out
 from mrfrec.models.mrf.parameters import RULES, STARTS, TIMES, Automatic, number_of
 from mrfrec.models.mrf.weights import MRFWeights, stored_mrf
 from mrfrec.models.recommender import FitContext
 
 if TYPE_CHECKING:
-    import scipy.sparse as sp
-
-    from mrfrec.core.ages import Times
-    from mrfrec.core.progress import Progress
-    from mrfrec.data.catalogue import DataSize
-    from mrfrec.data.interactions import Interactions
-    from mrfrec.engines.local import LocalEngine
-    from mrfrec.io.artifact import Stored
     from mrfrec.models.mrf.measuring import Task
 
 
@@ -79,9 +78,7 @@ class GaussianField(Linear):
     def planned(self, data: object) -> Plan:
         """Return what a fit to this data would do before it measures; l2="auto" stays."""
         from mrfrec.core import fitting
-        from mrfrec.io.tables import as_interactions
         from mrfrec.models.mrf import measuring
-        from mrfrec.models.mrf.held_out import held_out
 
         interactions = as_interactions(data)
         X, settings = interactions.matrix, self._settings
@@ -155,7 +152,6 @@ class GaussianField(Linear):
 
     def tuning_route(self, data: "Interactions") -> Route:
         """Return the axes of a climb: γ, λ, ρ need no fit, a new l2 no statistics, a new rank no weights."""
-        from mrfrec.models.mrf.held_out import held_out
         from mrfrec.models.mrf.measuring import AXES, half_lives
 
         plan = self.planned(data)

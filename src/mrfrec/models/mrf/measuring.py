@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from mrfrec.core import costs, fitting
 from mrfrec.core.engine import STAGE_NAMES, Engine
@@ -25,18 +26,14 @@ from mrfrec.core.progress import Progress, part_of
 from mrfrec.data.heldout import FEWEST
 from mrfrec.data.interactions import Interactions
 from mrfrec.data.reading_options import rounded_duration
+from mrfrec.engines.local import LocalEngine
 from mrfrec.errors import MemoryPlanError
 from mrfrec.fitted.measured import Goal, Measured, MeasuredValue
 from mrfrec.models.climbing import Place, climb_along
 from mrfrec.models.mrf.held_out import FEWEST_ASKED, FEWEST_USERS, MOST_SCORES, HeldOut, held_out
 from mrfrec.models.mrf.parameters import TIMES
 from mrfrec.models.mrf.trials import NEIGHBORS, PASSES, SCORED, Trials, cross_checked, stand_in
-
-if TYPE_CHECKING:
-    import scipy.sparse as sp
-
-    from mrfrec.engines.local import LocalEngine
-    from mrfrec.models.recommender import FitContext
+from mrfrec.models.recommender import FitContext
 
 Numbers = npt.NDArray[np.float64]
 

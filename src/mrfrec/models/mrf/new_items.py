@@ -2,18 +2,29 @@
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from mrfrec.checks import warn
 from mrfrec.core.engine import Engine
+from mrfrec.core.fitting import sizes_of
 from mrfrec.core.low_rank import LowRank
+from mrfrec.core.new_items import (
+    MOST_OF_ALIKE,
+    columns_of_alike,
+    new_columns,
+    sample_of_used,
+    shares_of_alike,
+)
 from mrfrec.core.plan import Settings
 from mrfrec.core.rows import DenseRows, Rows
+from mrfrec.data.interactions import Interactions
 from mrfrec.errors import DataError
 from mrfrec.fitted.state import FittedState
+from mrfrec.io.features import read_more_features
 from mrfrec.models.mrf.scoring import (
     columns_of,
     equal_spread,
@@ -22,12 +33,7 @@ from mrfrec.models.mrf.scoring import (
     scores_of_weights,
     spread,
 )
-
-if TYPE_CHECKING:
-    import scipy.sparse as sp
-
-    from mrfrec.data.interactions import Interactions
-    from mrfrec.models.mrf.weights import MRFWeights
+from mrfrec.models.mrf.weights import MRFWeights
 
 Array = npt.NDArray[Any]
 
@@ -49,15 +55,6 @@ def with_new_items(
     the mean of all users. Before that, the weights of alike items are added to those of its own system; both
     parts spread as much there.
     """
-    from mrfrec.core.fitting import sizes_of
-    from mrfrec.core.new_items import (
-        MOST_OF_ALIKE,
-        columns_of_alike,
-        new_columns,
-        sample_of_used,
-        shares_of_alike,
-    )
-
     assert data.features is not None
     F, scale = data.features.matrix, learned.new_scale
     sample = np.empty(0, np.int64) if scale else sample_of_used(data.popularity, F)
@@ -95,8 +92,6 @@ def with_more_items(
     fitted: FittedState, table: object, item: str | None, query: str | None
 ) -> "tuple[Interactions, int]":
     """Return the training data with items of a table that nobody has used, and how many are new."""
-    from mrfrec.io.features import read_more_features
-
     known = fitted.catalogue.features
     if known is None:
         raise DataError("add_items needs a model that was fitted with item_features (--item-features).")
@@ -159,8 +154,6 @@ def _scale(learned: "MRFWeights", X: "sp.csr_array", taken: Any, sample: Array) 
 
 def _joined(weights: Rows | DenseRows, columns: Any, new: Array) -> Rows | DenseRows:
     """Put the weights of new items, m × new, into their columns of B, which are empty so far."""
-    import scipy.sparse as sp
-
     if isinstance(weights, DenseRows):
         weights.array[:, new] = columns if isinstance(columns, np.ndarray) else columns.toarray()
         return weights

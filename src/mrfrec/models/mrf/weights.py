@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from mrfrec.core.ages import Recency
 from mrfrec.core.plan import Plan
@@ -16,11 +17,7 @@ from mrfrec.fitted.files import shaped
 from mrfrec.fitted.linear import LinearWeights, stored_weights
 from mrfrec.fitted.measured import Measured
 from mrfrec.fitted.state import Facts
-
-if TYPE_CHECKING:
-    import scipy.sparse as sp
-
-    from mrfrec.io.artifact import Stored
+from mrfrec.io.artifact import Stored
 
 Array = npt.NDArray[Any]
 _NOT_SAVED = ("needed", "least", "limit", "in_use", "device")  # fields of a plan about the machine
