@@ -1,7 +1,7 @@
 """Matrix rows as plain arrays, sparse (CSR) or dense.
 
-Ranking works on these, so that recommending to one user loads neither scipy nor numba. Rows of a mapped file
-are checked against its checksums: call `verify` before reading `items`, `values` or `array`.
+Rows may lie in a mapped file, which a scipy matrix would read whole. They are checked against the checksums
+of the file: call `verify` before reading `items`, `values` or `array`.
 """
 
 from collections.abc import Callable
