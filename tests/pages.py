@@ -211,6 +211,9 @@ def _check_values(given: dict[str, Any]) -> None:
 
 
 def _check_module(words: tuple[str, ...]) -> None:
+    if words[:2] == ("-m", "mrfrec_lab") and words[2:3] in _leaves():  # a command of mrfrec
+        _parse(words[2:], whole=False)
+        return
     target, *given = words[1:] if words[0] == "-m" else words
     home = ROOT / "lab" / "src" if target.startswith("mrfrec_lab") else ROOT
     module = f"{target}.__main__" if target == "mrfrec_lab" else target

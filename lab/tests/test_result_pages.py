@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import mrfrec_lab.models  # noqa: F401 - commands in pages name them
+
 from pages import PAGES, ROOT, faults, name_of, paths_linked
 from results import LAB, check_claims, check_figures, check_index, check_results
 

@@ -20,7 +20,8 @@ from mrfrec.models import Linear
 from mrfrec_lab import datasets, measured
 from mrfrec_lab.places import RESULTS
 
-PAPER = MRF.paper().parameters
+_USUAL = MRF.defaults()
+PAPER = {name: value for name, value in MRF.paper().parameters.items() if value != _USUAL[name]}
 AT_100 = {"ndcg@100": "nDCG@100", "recall@20": "Recall@20", "recall@50": "Recall@50"}
 
 

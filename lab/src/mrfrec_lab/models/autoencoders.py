@@ -130,7 +130,7 @@ class Autoencoder(Latent):
     def _fit(self, data: Interactions, context: FitContext) -> Network:
         try:
             from mrfrec_lab.models import networks, training
-        except ImportError as error:
+        except ModuleNotFoundError as error:
             name = type(self).__name__
             raise MissingLibraryError(f"{name} needs PyTorch to be trained: pip install torch.") from error
 

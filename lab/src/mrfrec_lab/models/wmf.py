@@ -143,7 +143,7 @@ class WMF(Latent):
         try:
             from implicit.cpu.als import AlternatingLeastSquares
             from implicit.recommender_base import ModelFitError
-        except ImportError as error:
+        except ModuleNotFoundError as error:
             what = "WMF needs the library implicit to be trained: pip install implicit."
             raise MissingLibraryError(what) from error
 
