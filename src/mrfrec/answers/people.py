@@ -92,7 +92,7 @@ def people_of(
         raise ParameterError("history", "None when users are given", history, "One of them says for whom.")
     recency = fitted.learned.recency
     if isinstance(history, People):
-        return history
+        return replace(history, recency=recency)
     if history is not None:
         return replace(_people_of_histories(history, fitted), recency=recency)
     training = fitted.training_for("recommending by user id")

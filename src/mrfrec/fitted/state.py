@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.core.ages import BLIND, Recency
+from mrfrec.core.ages import Recency
 from mrfrec.core.plan import Plan
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, DataSize, Training
@@ -79,7 +79,7 @@ class Learned(ABC):
     @property
     def recency(self) -> Recency:
         """How the values of a history fall with time."""
-        return BLIND
+        return Recency(**{name: x for name, x in self.values.items() if name in Recency._fields})
 
     def used_features(self, features: ItemFeatures | None) -> ItemFeatures | None:
         """Return the features of items that it has learned from, with their weight; None if from none."""

@@ -237,8 +237,7 @@ class Recommender(Parameterized, ABC):
     def scores(self, X_history: object, *, times: object = None) -> npt.NDArray[Any]:
         """Return the score of every item for each row of histories, users × items.
 
-        `times` are those of the stored entries, in microseconds; they matter to a model that knows of time,
-        with a half-life or recency.
+        `times` are those of the stored entries, in microseconds; they matter to a model that knows of time.
         """
         fitted, runtime = self.fitted_, runtime_of(self)
         learned = fitted.learned

@@ -80,7 +80,7 @@ def _people(model: Recommender, histories: Sequence[History]) -> People:
         {item: x if isinstance(x, float | int) else usual for item, x in history.items()} for history in known
     ]
     people = people_with_values(model.items_, values, order)
-    return replace(people, are_times=str in kinds, recency=model.fitted_.learned.recency)
+    return people_of(model.fitted_, history=replace(people, are_times=str in kinds))
 
 
 def _answers(

@@ -45,10 +45,6 @@ class MRFWeights(LinearWeights):
         scores = self.mean * scorers.novelty_factors(catalogue.popularity, self.values["novelty"])
         return np.asarray(scores.astype(self.base_scores.dtype))
 
-    @property
-    def recency(self) -> Recency:
-        return Recency(**{name: self.values[name] for name in Recency._fields if name in self.values})
-
     def used_features(self, features: ItemFeatures | None) -> ItemFeatures | None:
         weight = self.values.get("feature_weight")
         return None if features is None or weight is None else replace(features, weight=weight)
