@@ -20,6 +20,7 @@ from mrfrec.models.mrf.measuring import AXES
 from mrfrec.models.mrf.parameters import RULES, STARTS
 
 import naive
+from kinds import field
 from matrices import random_matrix
 
 Matrix = npt.NDArray[np.float64]
@@ -109,7 +110,7 @@ def test_values_that_are_no_numbers_of_single_precision_are_refused_with_their_r
 )  # fmt: skip
 def test_every_sparse_form_and_type_gives_the_same(binary: Matrix, form: str, dtype: type) -> None:
     X = getattr(sp, form)(binary.astype(dtype))
-    B = MRF.paper(l2=1.0, sparsity=0.2, dtype="float64").fit(X).weights_
+    B = field(l2=1.0, threshold=0.2, dtype="float64").fit(X).weights_
     np.testing.assert_allclose(B.toarray(), naive.sparse(binary, 1.0, 0.2)[0], atol=1e-12)
 
 
