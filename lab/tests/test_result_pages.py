@@ -14,8 +14,9 @@ PAGES = sorted([*PAGES, *LAB.glob("*.md"), *LAB.glob("docs/*.md"), *LAB.glob("re
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_to_the_lab_and_scripts_lead_somewhere(page: Path) -> None:
-    assert [path for path in paths_linked(page, scripts=True) if not path.exists()] == []
+def test_links_lead_somewhere(page: Path) -> None:
+    paths = [path for scripts in (True, False) for path in paths_linked(page, scripts=scripts)]
+    assert [path for path in paths if not path.exists()] == []
 
 
 SCRIPT = re.compile(r"python3? (-m )?(benchmarks|lab|mrfrec_lab|tools)\b")
