@@ -29,7 +29,7 @@ def locked(path: str | os.PathLike[str], *, wait: float = WAIT) -> Iterator[None
             model = mrfrec.load("shop.mrf").update("today.csv")
             model.save("shop.mrf", include_histories=True)
 
-    `mrfrec update`, `forget`, `add-items`, `items` and `nightly` hold it, too; `load` and `save` take none. A
+    `mrfrec update`, `forget` and `nightly` hold it, too; `load` and `save` take none. A
     link has the lock of its target. Do not lock a file twice: the second lock would wait for the first.
 
     Parameters
