@@ -21,7 +21,7 @@ SOURCE = Path(mrfrec_lab.__file__).parent
 PUBLIC = {f"mrfrec.{name}" for name in ("models", "evaluation", "datasets", "errors", "extending", "testing")}
 # What experiments still take from inside of mrfrec; models, tables and side checks take nothing from there.
 INSIDE = {
-    "mrfrec.answers", "mrfrec.core", "mrfrec.core.metrics", "mrfrec.data.events", "mrfrec.data.features",
+    "mrfrec.answers", "mrfrec.core", "mrfrec.data.events", "mrfrec.data.features",
     "mrfrec.data.ids", "mrfrec.engines.local", "mrfrec.evaluation", "mrfrec.evaluation.splits",
     "mrfrec.evaluation.tuning", "mrfrec.figures", "mrfrec.io.atomic", "mrfrec.io.batches", "mrfrec.io.tables",
     "mrfrec.models.compiling", "mrfrec.models.mrf", "mrfrec.models.parameters", "mrfrec.evaluation.metrics",

@@ -12,6 +12,7 @@ baseline that is best there; the plot has the gain by the number of training use
 import argparse
 import datetime
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec import MRF, datasets, read_item_features
-from mrfrec.core.metrics import expected_gains, ideal_gains
 from mrfrec.data.features import ItemFeatures
 from mrfrec.evaluation import Questions, Split, paired, read_events, strong_generalisation
 from mrfrec.evaluation.metrics import mean_of
@@ -54,6 +54,23 @@ def data_of(name: str, folder: Path | None) -> tuple[Any, ItemFeatures]:
     return events, read_item_features(table.unique("item", keep="first", maintain_order=True))
 
 
+def expected_gains(scores: Any, targets: Any, k: int) -> Any:
+    """Return what each entry of `targets` adds to the DCG@k, in expectation over all orders of equal scores.
+
+    Many items share a score, 0 above all. In one order, by position for instance, ids that go with
+    popularity would decide.
+    """
+    before = np.concatenate(
+        [[0.0], np.cumsum(1.0 / np.log2(np.arange(2, k + 2)))]
+    )  # sum of the first discounts
+    gains = np.zeros(targets.nnz)
+    for user, (start, end) in enumerate(pairwise(targets.indptr)):
+        own, in_order = -scores[user, targets.indices[start:end]], np.sort(-scores[user])
+        first, last = (np.searchsorted(in_order, own, side) for side in ("left", "right"))
+        gains[start:end] = (before[np.minimum(last, k)] - before[np.minimum(first, k)]) / (last - first)
+    return gains
+
+
 def ndcg(gains: Numbers, targets: sp.csr_array, k: int, wanted: Any = True) -> Numbers:
     """Return the nDCG@k of each user with targets; with `wanted`, only some entries are targets."""
     users = targets.shape[0]
@@ -61,7 +78,8 @@ def ndcg(gains: Numbers, targets: sp.csr_array, k: int, wanted: Any = True) -> N
     wanted = np.broadcast_to(wanted, owner.shape)
     counts = np.bincount(owner[wanted], minlength=users)
     total = np.bincount(owner[wanted], gains[wanted], users)
-    return np.asarray(total[counts > 0] / ideal_gains(counts[counts > 0], k))
+    best = np.concatenate([[0.0], np.cumsum(1.0 / np.log2(np.arange(2, k + 2)))])  # of a perfect list
+    return np.asarray(total[counts > 0] / best[np.minimum(counts[counts > 0], k)])
 
 
 def of_new(scores: Numbers, asked: Questions) -> Numbers:

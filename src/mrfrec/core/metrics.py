@@ -3,12 +3,10 @@
 This is the arithmetic of measuring, training and evaluations.
 """
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
 from mrfrec.core.engine import Floats
 
@@ -33,21 +31,6 @@ def of_places(metric: str, k: int, places: npt.NDArray[Any], counts: npt.NDArray
         return np.asarray(np.bincount(owner, places <= k, len(counts)) / np.minimum(counts, k))
     gains = np.append(discounts(k), 0.0)[np.minimum(places, k + 1) - 1]
     return np.asarray(np.bincount(owner, gains, len(counts)) / ideal_gains(counts, k))
-
-
-def expected_gains(scores: npt.NDArray[Any], targets: "sp.csr_array", k: int) -> Floats:
-    """Return what each entry of `targets` adds to the DCG@k, in expectation over all orders of equal scores.
-
-    Many items share a score, 0 above all. In one order, by position for instance, ids that go with
-    popularity would decide.
-    """
-    before = np.concatenate([[0.0], np.cumsum(discounts(k))])  # sum of the first discounts
-    gains = np.zeros(targets.nnz)
-    for user, (start, end) in enumerate(pairwise(targets.indptr)):
-        own, in_order = -scores[user, targets.indices[start:end]], np.sort(-scores[user])
-        first, last = (np.searchsorted(in_order, own, side) for side in ("left", "right"))
-        gains[start:end] = (before[np.minimum(last, k)] - before[np.minimum(first, k)]) / (last - first)
-    return gains
 
 
 def mean_and_error(values: Floats) -> tuple[float, float]:
