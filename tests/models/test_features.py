@@ -101,6 +101,13 @@ def test_features_of_no_weight_leave_the_used_items_as_they_are() -> None:
     assert np.array_equal(plain.weights_, other.weights_)
 
 
+def from_alike_items(model: Any, X: Any, F: Any, item: int, unused: list[int]) -> Any:
+    """What a new item gets of the columns of alike items."""
+    B = model.weights_.copy()
+    B[:, unused] = 0.0
+    return model.fitted_.learned.alike_scale * naive.column_of_alike(B, X, F, item)
+
+
 @pytest.mark.parametrize("real", [False, True])
 @pytest.mark.parametrize("user_weight", [0.0, 0.7])
 def test_the_weights_of_new_items_equal_naive(real: bool, user_weight: float) -> None:
@@ -110,6 +117,7 @@ def test_the_weights_of_new_items_equal_naive(real: bool, user_weight: float) ->
     F = features.matrix.toarray()
     for item in unused:
         column = naive.new_column(X, F, item, user_weight=user_weight) * model.new_scale_
+        column = column + from_alike_items(model, X, F, item, unused)
         weights = np.asarray(model.weights_[:, [item]])[:, 0]
         np.testing.assert_allclose(weights, column, atol=1e-10)
         expected = -model.mean_ @ column if column.any() else min(model.fitted_.learned.base_scores[unused])
@@ -141,7 +149,8 @@ def test_of_many_users_a_part_tells_the_weights_of_new_items(monkeypatch: pytest
         some, features.matrix.toarray(), 5, feature_weight=7 / 3**0.5, ridge=10 / 3**0.5
     )
     column = np.asarray(model.weights_[:, [5]])[:, 0]
-    np.testing.assert_allclose(column, expected * model.new_scale_, atol=1e-10)
+    alike = from_alike_items(model, some, features.matrix.toarray(), 5, [5])
+    np.testing.assert_allclose(column, expected * model.new_scale_ + alike, atol=1e-10)
     assert column.any()
 
 
@@ -398,7 +407,8 @@ def test_the_source_of_a_new_item_is_the_model_where_the_history_has_a_weight(
 ) -> None:
     data = Interactions(sp.csr_array(random_matrix(5, users=60, items=36)))
     model = MRF(measure=False, sparsity=sparsity, rank=rank, rank_weight=0.3)
-    model.fit(data, item_features=CATALOGUE[["item", "studio"]])
+    of_nobody = pl.when(pl.col("item") == 39).then(pl.lit("Nobody")).otherwise("studio").alias("studio")
+    model.fit(data, item_features=CATALOGUE.select("item", of_nobody))
     found = model.recommend(history=[[0, 6]] * count, k=4, allow=range(36, 40))
     weights = model.weights_[[0, 6]] if sparsity is None else model.weights_[[0, 6]].toarray()
     sources = ["model" if weights[:, item].any() else "popular" for item in found["item"]]
