@@ -18,6 +18,7 @@ from pathlib import Path
 from mrfrec import MRF, DataError, MrfrecError, cli
 from mrfrec.evaluation import compare
 from mrfrec_lab import datasets, models, notebook, runner  # noqa: F401 - which registers the models
+from mrfrec_lab.datasets.registry import DATA_SETS
 from mrfrec_lab.side_checks import exposure, low_rank
 from mrfrec_lab.tables import AT_100, PAPER, split_of
 
@@ -55,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
             command.add_argument("--page", action="store_true", help="make the page only")
     sets = commands.add_parser("datasets", help="list, prepare and verify the data sets of the paper")
     sets.add_argument("what", choices=["list", "prepare", "verify"])
-    sets.add_argument("name", nargs="?", choices=datasets.DATA_SETS)
+    sets.add_argument("name", nargs="?", choices=DATA_SETS)
     sets.add_argument("--from", dest="source", help="the archive, the folder it unpacks to, or the ratings")
     sets.add_argument("--folder", help="folder of prepared data sets; ~/.cache/mrfrec/datasets by default")
     sets.add_argument("--vae-cf", help="also write the split in the format of vae_cf's notebook")
@@ -90,12 +91,12 @@ def check(asked: argparse.Namespace) -> None:
 def manage(asked: argparse.Namespace) -> None:
     """List, prepare or verify data sets."""
     if asked.what == "list":
-        for one in datasets.available(asked.folder):
-            size = f"{one.size / 1e6:,.1f} MB" if one.size else "not prepared"
-            print(f"{one.name:10}{one.title:40}{size}")
+        for listed in datasets.available(asked.folder):
+            size = f"{listed.size / 1e6:,.1f} MB" if listed.size else "not prepared"
+            print(f"{listed.name:10}{listed.title:40}{size}")
         return
     if asked.name is None:
-        raise DataError(f"name a data set: {', '.join(datasets.DATA_SETS)}.")
+        raise DataError(f"name a data set: {', '.join(DATA_SETS)}.")
     if asked.what == "prepare":
         path = datasets.prepare(asked.name, asked.source, asked.folder)
         print(f"{asked.name} is prepared: {path}")

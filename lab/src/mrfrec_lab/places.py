@@ -29,8 +29,9 @@ def machine() -> str:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[Path]:
+def writing(path: str | Path) -> Iterator[Path]:
     """Give a path to write to, which replaces `path` at the end; after an error nothing is left of it."""
+    path = Path(path)
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         unfinished.touch()

@@ -21,6 +21,7 @@ import polars as pl
 from mrfrec import MemoryPlanError, MissingLibraryError, MrfrecError, NumericalError, Recommender
 from mrfrec.evaluation import Split, evaluate, evaluate_fitted, evaluate_lists, paired
 from mrfrec_lab import datasets
+from mrfrec_lab.datasets.registry import DATA_SETS
 from mrfrec_lab.models import build
 from mrfrec_lab.places import CACHE, RESULTS, machine, seconds_text, writing
 from mrfrec_lab.tables import AT_100, Row, Table, Uncentered, Unconstrained, split_of, table_of
@@ -70,7 +71,7 @@ def run(what: str, name: str, folder: Path | None, only: list[str], *, tune: boo
         if ranking.exists() and due(title):
             split = split or split_of(name, folder)
             keep(*_measure_ranking(ranking, title, split, wanted, f"{what}-{name}"))
-    if name in datasets.DATA_SETS:
+    if name in DATA_SETS:
         notes += differences(name, folder)
     path = RESULTS / f"{what}-{name}.md"
     path.write_text(page(f"{what} {name}", table, found, notes), encoding="utf-8")

@@ -18,6 +18,7 @@ from mrfrec.evaluation import Split
 from mrfrec.extending import FitContext, LinearWeights
 from mrfrec.models import Linear
 from mrfrec_lab import datasets, measured
+from mrfrec_lab.datasets.registry import DATA_SETS
 from mrfrec_lab.places import RESULTS
 
 _USUAL = MRF.defaults()
@@ -56,7 +57,7 @@ FOLDERS = {"anime": "anime-5k-users", "gowalla": "gowalla-lightgcn", "yelp2018":
 
 def split_of(name: str, folder: Path | None) -> Split:
     """Return the split of Debian, of a data set of the paper that is prepared, or of a folder of tables."""
-    if name in datasets.DATA_SETS:
+    if name in DATA_SETS:
         return datasets.split(name, folder)
     return measured.split_of(folder or Path(), FOLDERS.get(name, name))[0]
 

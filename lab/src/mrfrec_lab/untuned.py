@@ -84,7 +84,7 @@ def measure(source: Path, target: Path, models: list[str], minutes: float, threa
             parameters = tuned.best.parameters
             facts = {"validation": tuned.best.value, "trials": len(tuned.trials)}
             facts |= {"out_of_time": tuned.out_of_time, "tuning_seconds": time.perf_counter() - start}
-        model = build(name.removesuffix("()"), parameters, {"threads": threads})
+        model = build(name.removesuffix("()"), {**parameters, "threads": threads})
         result = evaluate(model, split, wanted, name=name)
         print(source.stem, result, f"{result.seconds['training']:.1f} s", parameters, flush=True)
         values = {metric: [round(float(x), 6) for x in result.per_user(metric)] for metric in wanted}

@@ -49,7 +49,7 @@ class LatentVectors(Learned):
         return {"vectors": self.vectors, "bias": self.base_scores}, {}
 
 
-def stored_vectors(arrays: Mapping[str, Stored], m: int) -> dict[str, Array]:
+def stored_vectors(arrays: Mapping[str, Stored], m: int) -> dict[str, Any]:
     """Return the fields of `LatentVectors` that a file has."""
     vectors = shaped(arrays, "vectors", m, *arrays["vectors"].array.shape[1:2]).read()
     return {"vectors": vectors, "base_scores": shaped(arrays, "bias", m).read()}
