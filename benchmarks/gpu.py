@@ -76,12 +76,13 @@ def recommend_all(path: Path, *, options: str) -> dict[str, Any]:
 
 def tune_dense(path: Path, *, device: str) -> dict[str, Any]:
     """Try 25 dense models on validation users."""
-    from mrfrec.evaluation import grid, read_events, strong_generalisation, tune
+    from mrfrec import MRF
+    from mrfrec.evaluation import strong_generalisation, tune
 
-    split = strong_generalisation(read_events(path), heldout=10_000)
-    points = grid(alpha=[0.25, 0.375, 0.5, 0.625, 0.75], l2=[4.0, 8.0, 16.0, 32.0, 64.0])
+    split = strong_generalisation(path, heldout=10_000)
+    model = MRF(sparsity=None, user_weight=1.0, measure=False, device=device)
     start = time.perf_counter()
-    found = tune(split, points, fixed={"sparsity": None, "user_weight": 1.0}, machine={"device": device})
+    found = tune(model, split, trials=25, space={"alpha": (0.25, 0.75), "l2": (4, 64, "log")})
     return {
         "seconds": time.perf_counter() - start,
         "trials": len(found.trials),

@@ -44,7 +44,8 @@ def field(**settings: Any) -> MRF:
     """Return the paper's MRF, with settings of the core among its parameters that are no parameters."""
     names = {"center": "_center", "l2_flat": "l2_flat", "dropout": "dropout", "threshold": "threshold"}
     own = {names[name]: settings.pop(name) for name in names.keys() & settings.keys()}
-    return type("MRF", (MRF,), own)(**{**PAPER, **settings})
+    kind: type[MRF] = type("MRF", (MRF,), own)
+    return kind(**{**PAPER, **settings})
 
 
 def relearn(model: Any, **parts: Any) -> None:

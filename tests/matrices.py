@@ -4,8 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from mrfrec.data.events import Events
-from mrfrec.io.tables import read_events
+from mrfrec import Interactions, read_interactions
 
 Matrix = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
@@ -48,10 +47,10 @@ def clusters(seed: int, users: int) -> Matrix:
     return (rng.random((users, 60)) < likely).astype(np.float64)
 
 
-def events_of(X: Matrix) -> Events:
+def pairs_of(X: Matrix) -> Interactions:
     """The pairs that are not 0, user by user."""
     user, item = np.nonzero(X)
-    return read_events(pl.DataFrame({"user": user, "item": item}))
+    return read_interactions(pl.DataFrame({"user": user, "item": item}))
 
 
 def visits(users: int, seed: int = 0) -> pl.DataFrame:

@@ -118,6 +118,10 @@ def mixed(x: int) -> int:
     return x ^ (x >> 31)
 
 
+def pair_hash(user: Any, item: Any) -> int:
+    return mixed(text_hash(user) + 0x9E3779B97F4A7C15 * text_hash(item))
+
+
 def by_hash(
     rows: Sequence[Pair], heldout: float, hidden: float = 0.2, most: int = 10_000
 ) -> tuple[Sets, Asked, Asked]:
@@ -134,7 +138,7 @@ def by_hash(
         targets: Sets = {}
         for user in users:
             known = [item for who, item in rows if who == user and item in items]
-            known.sort(key=lambda item: mixed(text_hash(user) + 0x9E3779B97F4A7C15 * text_hash(item)))
+            known.sort(key=lambda item: pair_hash(user, item))
             count = int(hidden * len(known)) if len(known) >= 5 else 0
             if count:
                 shown[user], targets[user] = set(known[count:]), set(known[:count])
@@ -144,12 +148,12 @@ def by_hash(
 
 
 def last(rows: Sequence[Pair], times: Sequence[Any], k: int) -> tuple[Sets, Asked]:
-    """Training, and the k latest of every user with more than k items; of equal times the later row's."""
+    """Training, and the k latest of every user with more than k items; of equal times the largest hashes."""
     table = pd.DataFrame({"user": [user for user, _ in rows], "item": [item for _, item in rows]})
     hidden: list[Pair] = []
     for _, group in table.groupby("user"):
         if len(group) > k:
-            latest = sorted(group.index, key=lambda row: (times[row], row))[-k:]
+            latest = sorted(group.index, key=lambda row: (times[row], pair_hash(*rows[row])))[-k:]
             hidden += [rows[row] for row in latest]
     training = [pair for pair in rows if pair not in set(hidden)]
     return sets(training), ask(training, hidden)

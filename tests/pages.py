@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import typer
 
 from mrfrec.cli.app import application
-from mrfrec.cli.models import parse_model, parse_vary
+from mrfrec.cli.models import parse_model, parse_space
 from mrfrec.errors import MrfrecError
 from mrfrec.evaluation.metrics import parse as parse_metric
 from mrfrec.models.registry import build, model_class
@@ -199,7 +199,7 @@ def _check_values(given: dict[str, Any]) -> None:
     for spec in specs:
         build(spec.kind, spec.parameters, {})
     kind = specs[0].kind if specs else "MRF"
-    for name in parse_vary(given.get("vary") or [], kind):
+    for name in parse_space(given.get("vary") or []):
         if name not in model_class(kind).defaults():
             raise ValueError(f"{kind} has no parameter {name}")
     for metric in (given.get("metrics") or given.get("metric") or "").split(","):

@@ -14,8 +14,6 @@ import pytest
 import mrfrec
 from mrfrec import DataError, Interactions, MrfrecWarning, NotFittedError, ParameterError, Recommender
 from mrfrec.answers.reasons import explanation
-from mrfrec.data.events import Events
-from mrfrec.data.ids import Ids
 from mrfrec.evaluation import evaluate, evaluate_fitted, strong_generalisation
 from mrfrec.models.registry import MODELS, build
 from mrfrec.testing import check_recommender
@@ -358,8 +356,7 @@ def test_fitted_again_it_is_the_same_whatever_the_threads(
 
 def test_it_can_be_evaluated(make: Make) -> None:
     X = random_matrix(4, users=90, items=30)
-    user, item = (each.astype(np.int32) for each in np.nonzero(X))
-    split = strong_generalisation(Events(Ids.range(90), Ids.range(30), user, item), heldout=20)
+    split = strong_generalisation(X, heldout=20)
     half = Interactions(split.training.matrix[::2])
     model = make().fit(half)
     before = model.recommend(k=4)

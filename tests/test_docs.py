@@ -340,7 +340,7 @@ def test_messages_that_pages_quote_are_those_of_the_package() -> None:
     [
         ("mrfrec fitt", "no command fitt"),
         ("mrfrec fit e.csv --half-live 30d", "No such option: --half-live"),
-        ("mrfrec tune e.csv --method search", "'search' is not one of"),
+        ("mrfrec evaluate e.csv --split search", "'search' is not one of"),
         ("mrfrec evaluate e.csv --model 'EASE: l3=1'", "l3"),
         ("mrfrec tune e.csv --vary l3=1,2", "no parameter l3"),
         ("mrfrec evaluate e.csv --metrics gain@5", "gain@5"),

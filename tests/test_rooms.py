@@ -34,13 +34,14 @@ HOME_OF = {
     "torch": rooms("engines", "devices gpu/dense gpu/device gpu/low_rank gpu/ranking gpu/rows"),
     "anyio": {"service/app.py"},  # which Starlette brings
     "fastapi": rooms("service", "api app page"),
+    "optuna": rooms("evaluation", "tuning"),
     "jinja2": {"service/page.py"},
     "starlette": rooms("service", "api app middleware page problems"),
     "pydantic": {"nightly/job.py", "service/schemas.py"},
     "pydantic_core": {"service/api.py"},  # the quickest way to JSON among what FastAPI brings
     "uvicorn": {"service/server.py"},
     "prometheus_client": {"service/metrics.py"},
-    "matplotlib": {"figures.py"} | rooms("evaluation", "protocol study") | {"models/recommender.py"},
+    "matplotlib": {"figures.py"} | rooms("evaluation", "protocol tuning") | {"models/recommender.py"},
     "sklearn": {"models/parameters.py"},  # which calls this itself
     "rapidfuzz": {"data/search.py"},
     "IPython": {"bars.py"},  # where it runs in a notebook, which has it

@@ -160,7 +160,7 @@ def _cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     for form, options in _TIMED.items():
         yield f"shop {form}", fit(paper, shop, **options)
 
-    items = list(shop.items)
+    items = [str(item) for item in shop.items]
     features = _features_of(items)
 
     def with_features(table: pl.DataFrame, **options: Any) -> Any:

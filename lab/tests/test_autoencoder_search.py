@@ -10,7 +10,7 @@ from mrfrec.evaluation import leave_out
 from mrfrec_lab import autoencoders as script
 from mrfrec_lab import untuned
 
-from matrices import clusters, events_of
+from matrices import clusters, pairs_of
 
 
 def test_a_search_moves_along_the_ladders_until_nothing_is_better() -> None:
@@ -28,7 +28,7 @@ def test_a_search_moves_along_the_ladders_until_nothing_is_better() -> None:
 
 
 def test_trials_are_kept_and_the_search_goes_on_from_them(tmp_path: Path) -> None:
-    split = leave_out(events_of(clusters(1, 90)), 2)
+    split = leave_out(pairs_of(clusters(1, 90)), 2)
     script.export(split, tmp_path / "data.npz")
     read = untuned.split_of(tmp_path / "data.npz")
     for written, given in ((read, split), (read.for_tuning(), split.for_tuning())):

@@ -21,7 +21,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("CACHE", "RESULTS"):
         monkeypatch.setattr(runner, name, tmp_path)
     monkeypatch.setattr(runner, "GPU", tmp_path / "gpu")
-    split = evaluation.strong_generalisation(datasets.events("debian"), heldout=300)
+    split = evaluation.strong_generalisation(datasets.load("debian"), heldout=300)
     rows = (
         tables.Row("item-kNN", "ItemKNN", {"shrink": 0.0}, {"neighbors": [5, 50]}),
         tables.Row("Popularity", "Popularity", {}, {}, "as it is"),
@@ -111,7 +111,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _split(_: Path) -> evaluation.Split:
-    return evaluation.strong_generalisation(datasets.events("debian"), heldout=300)
+    return evaluation.strong_generalisation(datasets.load("debian"), heldout=300)
 
 
 def _in_this_process(command: list[str], _: float | None) -> "subprocess.CompletedProcess[str]":

@@ -46,7 +46,7 @@ def test_scores_of_zero_get_what_a_random_order_gets_whatever_the_ids(order: str
 def _questions() -> tuple[evaluation.Questions, Any]:
     from mrfrec import datasets
 
-    split = evaluation.strong_generalisation(datasets.events("debian"), 300)
+    split = evaluation.strong_generalisation(datasets.load("debian"), 300)
     popularity = split.training.popularity
     return split.with_new_items(0.1)[1], popularity
 

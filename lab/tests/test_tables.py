@@ -15,13 +15,13 @@ from mrfrec.evaluation import Split, compare, leave_out
 from mrfrec_lab import runner, side_checks, tables
 from mrfrec_lab.side_checks import exposure, low_rank
 
-from matrices import events_of, random_matrix
+from matrices import pairs_of, random_matrix
 
 SOURCE = Path(mrfrec_lab.__file__).parent
 PUBLIC = {f"mrfrec.{name}" for name in ("models", "evaluation", "datasets", "errors", "extending", "testing")}
 # What experiments still take from inside of mrfrec; models, tables and side checks take nothing from there.
 INSIDE = {
-    "mrfrec.answers", "mrfrec.core", "mrfrec.data.events", "mrfrec.data.features",
+    "mrfrec.answers", "mrfrec.core", "mrfrec.data.features",
     "mrfrec.data.ids", "mrfrec.engines.local", "mrfrec.evaluation", "mrfrec.evaluation.splits",
     "mrfrec.evaluation.tuning", "mrfrec.figures", "mrfrec.io.atomic", "mrfrec.io.batches", "mrfrec.io.tables",
     "mrfrec.models.compiling", "mrfrec.models.mrf", "mrfrec.models.parameters", "mrfrec.evaluation.metrics",
@@ -32,7 +32,7 @@ STRICT = ("models/", "tables.py", "side_checks.py", "places.py", "notebook.py", 
 
 @pytest.fixture(scope="module")
 def split() -> Split:
-    return leave_out(events_of(random_matrix(4, users=150)), k=2)
+    return leave_out(pairs_of(random_matrix(4, users=150)), k=2)
 
 
 def test_low_rank_equals_the_decomposition_by_hand(split: Split) -> None:

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from mrfrec.data.events import Events
-from mrfrec.data.ids import Ids
+from mrfrec import Interactions
 from mrfrec_lab.peer_trials import measure_lists
 from mrfrec_lab.times import cut_at
 from mrfrec_lab.times_peers import in_order
@@ -17,11 +16,9 @@ torch = pytest.importorskip("torch")
 def test_a_cut_asks_about_the_next_tenth_of_the_events(share: float) -> None:
     random = np.random.default_rng(0)
     pairs = np.unique(random.integers(0, [40, 30], (900, 2)), axis=0)
-    times = random.permutation(len(pairs)) * 1_000_000
-    user, item = pairs.T.astype(np.int32)
-    split = cut_at(
-        Events(Ids.of(np.arange(40), "user"), Ids.of(np.arange(30), "item"), user, item, time=times), share
-    )
+    times = random.permutation(len(pairs)).astype("datetime64[s]")
+    X = sp.coo_array((np.ones(len(pairs)), tuple(pairs.T)), shape=(40, 30)).tocsr()
+    split = cut_at(Interactions(X, times=times), share)
     count = len(pairs)
     assert len(split.training) == pytest.approx(share * count, abs=2)
     assert split.training.times is not None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mrfrec import DataError, Interactions, ParameterError, read_interactions
 from mrfrec.data import pairs
 from mrfrec.data.ids import Ids, Texts
-from mrfrec.io.tables import as_interactions, read_events
+from mrfrec.io.tables import as_interactions
 from mrfrec.models import EASE
 
 import naive_evaluation
@@ -121,13 +121,13 @@ def test_fingerprint_changes_with_any_id_pair_or_value() -> None:
 
 
 @pytest.mark.parametrize("limits", [(None, 0, 0), (12, 0, 0), (None, 13, 6), (15, 8, 4)])
-def test_filters_equal_naive_for_interactions_and_events(limits: tuple[int | None, int, int]) -> None:
+def test_filters_equal_naive_while_reading_and_afterwards(limits: tuple[int | None, int, int]) -> None:
     rng = np.random.default_rng(3)
     rows = [(u, i) for u in range(40) for i in rng.permutation(30)[: rng.integers(1, 20)].tolist()]
     names: dict[str, Any] = dict(zip(("max_history", "min_users", "min_items"), limits, strict=True))
     frame = pl.DataFrame(rows, schema=["user", "item"], orient="row")
     expected = set(naive_evaluation.filtered(rows, limits[1], limits[2], limits[0]))
-    for data in (read_interactions(frame, **names), read_events(frame).filtered(**names).interactions()):
+    for data in (read_interactions(frame, **names), read_interactions(frame).filtered(**names)):
         pairs = data.matrix.tocoo().coords
         assert {(data.users[u], data.items[i]) for u, i in zip(*pairs, strict=True)} == expected
         assert data.n_users == len({user for user, _ in expected})

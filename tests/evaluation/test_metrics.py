@@ -22,7 +22,7 @@ from mrfrec.evaluation.splits import leave_out, strong_generalisation
 from mrfrec.models.registry import build
 
 import naive_evaluation as naive
-from matrices import events_of, random_matrix
+from matrices import pairs_of, random_matrix
 from vectors import Vectors
 
 Numbers = npt.NDArray[np.float64]
@@ -245,7 +245,7 @@ def split() -> Split:
     """Strong generalisation; some held-out users have too few items to be asked about."""
     used = random_matrix(3)
     used[::3, 4:] = 0.0
-    return strong_generalisation(events_of(used), 25, min_items=1)
+    return strong_generalisation(pairs_of(used), 25, min_items=1)
 
 
 def sets_of(matrix: sp.csr_array) -> list[set[int]]:
@@ -277,7 +277,7 @@ models = pytest.mark.parametrize("make", MODELS.values(), ids=list(MODELS))
 @pytest.mark.parametrize("ties", ["popularity", "index"])
 def test_evaluation_equals_naive(split: Split, make: Any, ties: Ties) -> None:
     if ties == "index":
-        split = leave_out(events_of(random_matrix(4)), 2)
+        split = leave_out(pairs_of(random_matrix(4)), 2)
     model = make()
     n_items = split.training.n_items
     metrics = [f"{name}@{k}" for name in NAMES for k in (1, 5, 20, n_items)]

@@ -18,7 +18,6 @@ from mrfrec.evaluation import (
     given,
     leave_out,
     paired,
-    read_events,
     read_lists,
     strong_generalisation,
     write_split,
@@ -26,12 +25,12 @@ from mrfrec.evaluation import (
 from mrfrec.evaluation.metrics import NAMES
 
 import naive_evaluation as naive
-from matrices import events_of, random_matrix
+from matrices import pairs_of, random_matrix
 
 
 @pytest.fixture(scope="module")
 def split() -> Split:
-    return strong_generalisation(events_of(random_matrix(3, users=120)), 30)
+    return strong_generalisation(pairs_of(random_matrix(3, users=120)), 30)
 
 
 def shown_by(split: Split) -> naive.Sets:
@@ -136,7 +135,7 @@ def test_evaluations_of_other_users_or_metrics_are_not_compared(split: Split) ->
 
 def test_ids_that_look_like_integers_in_the_lists_alone_are_strings(tmp_path: Path) -> None:
     pairs = [(user, item) for user in ("1", "2", "x") for item in ("7", "8", "9", "y")]
-    split = leave_out(read_events(pl.DataFrame(pairs, ["user", "item"], orient="row")))
+    split = leave_out(pl.DataFrame(pairs, ["user", "item"], orient="row"))
     hidden = {user: split.training.items[int(split.test.targets[[row]].indices[0])]
               for row, user in enumerate(split.test.users)}  # fmt: skip
     lists = "".join(f"{user},{item}\n" for user in ("1", "2") for item in ("7", "8", "9"))
@@ -229,7 +228,7 @@ def test_a_written_split_has_values_and_times(tmp_path: Path) -> None:
         "user,item,rating,time\nann,tea,2,2026-10-01\nann,jam,5,2026-10-02\nann,milk,1,2026-11-02\n"
         "bob,milk,3,2026-10-09\nbob,jam,4,2026-10-12\neve,tea,5,2026-11-03\neve,jam,2,2026-11-04\n"
     )
-    split = at_time(read_events(log, time=True, binary=False), "2026-11-01")
+    split = at_time(read_interactions(log, binary=False), "2026-11-01")
     write_split(split, tmp_path)
     train, shown, test = (
         pl.read_parquet(tmp_path / f"{name}.parquet") for name in ("train", "shown", "test")

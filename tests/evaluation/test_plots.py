@@ -18,7 +18,7 @@ from mrfrec import MRF, Interactions, MissingLibraryError, ParameterError
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation.metrics import parse
 from mrfrec.evaluation.protocol import Comparison, Evaluation
-from mrfrec.evaluation.study import Trial, Tuning
+from mrfrec.evaluation.tuning import Trial, Tuning
 from mrfrec.figures import check_drawable, figure_class, write_figure
 
 

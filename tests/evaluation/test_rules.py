@@ -24,7 +24,7 @@ from mrfrec.evaluation import (
 from mrfrec.evaluation.report import by_column
 from mrfrec.models import Popularity
 
-from matrices import events_of, random_matrix
+from matrices import pairs_of, random_matrix
 
 METRICS = "ndcg@6,variety@6,coverage@6"
 TABLE = pl.DataFrame(
@@ -39,9 +39,7 @@ TABLE = pl.DataFrame(
 
 @pytest.fixture(scope="module")
 def split() -> Split:
-    return strong_generalisation(events_of(random_matrix(3, users=120)), 30).with_table(
-        read_item_table(TABLE)
-    )
+    return strong_generalisation(pairs_of(random_matrix(3, users=120)), 30).with_table(read_item_table(TABLE))
 
 
 @pytest.mark.parametrize(

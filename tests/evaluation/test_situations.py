@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from mrfrec import ParameterError
-from mrfrec.evaluation import Split, at_time, compare, evaluate, leave_out, read_events
+from mrfrec.evaluation import Split, at_time, compare, evaluate, leave_out
 from mrfrec.models import ItemKNN, Popularity
 from mrfrec.models.recommender import Recommender
 
@@ -22,7 +22,7 @@ def split() -> Split:
     item = rng.integers(0, 50, len(user))
     start = np.repeat(rng.integers(0, 100_000, 12_000), 4)
     time = start + rng.integers(0, 50_000, len(user))
-    return at_time(read_events(pl.DataFrame({"user": user, "item": item, "time": time}), time=True), 0.4)
+    return at_time(pl.DataFrame({"user": user, "item": item, "time": time}), 0.4)
 
 
 def test_means_and_differences_of_each_situation(split: Split) -> None:
@@ -49,7 +49,7 @@ def test_means_and_differences_of_each_situation(split: Split) -> None:
         with pytest.raises(ParameterError, match=message):
             found.mean(metric, name)
     table = pl.DataFrame({"user": [1, 1, 2, 2, 3, 3], "item": [1, 2, 1, 2, 1, 2]})
-    plain = evaluate(Popularity(), leave_out(read_events(table)), "ndcg@1")
+    plain = evaluate(Popularity(), leave_out(table), "ndcg@1")
     assert plain.situations == {}
     with pytest.raises(ParameterError, match="situation must be None for a split without situations"):
         plain.mean("ndcg@1", "visit")

@@ -14,14 +14,13 @@ from hypothesis import given as forall
 from hypothesis import strategies as st
 
 from mrfrec import DataError, Interactions, MrfrecError, MrfrecWarning
-from mrfrec.data.events import Events
 from mrfrec.data.heldout import hashed
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation import at_time, by_hash, last
 from mrfrec.evaluation.questions import SEED, Questions, Split
-from mrfrec.evaluation.splits import given, leave_out, strong_generalisation, strong_rows
+from mrfrec.evaluation.splits import given, leave_out, owners, part_of, strong_generalisation, strong_parts
 from mrfrec.io.features import read_item_features
-from mrfrec.io.tables import read_events, read_interactions
+from mrfrec.io.tables import read_interactions
 
 import naive_evaluation as naive
 from naive_evaluation import Pair, Sets
@@ -37,16 +36,13 @@ def table(rows: Sequence[Pair], times: Sequence[Any] | None = None) -> pl.DataFr
     return pl.DataFrame(columns if times is None else {**columns, "time": list(times)})
 
 
-def events_of(rows: Sequence[Pair], times: Sequence[Any] | None = None) -> Events:
-    return read_events(table(rows, times), time=times is not None)
+def interactions_of(rows: Sequence[Pair], times: Sequence[Any] | None = None) -> Interactions:
+    return read_interactions(table(rows, times), time=times is not None)
 
 
-def interactions_of(rows: Sequence[Pair]) -> Interactions:
-    return read_interactions(table(rows))
-
-
-def pairs_of(events: Events, rows: Any) -> list[Pair]:
-    return [(events.users[int(events.user[row])], events.items[int(events.item[row])]) for row in rows]
+def pairs_of(data: Interactions, chosen: Any) -> list[Pair]:
+    places = zip(owners(data.matrix)[chosen], data.matrix.indices[chosen], strict=True)
+    return [(data.users[int(user)], data.items[int(item)]) for user, item in places]
 
 
 def sets_of(matrix: sp.csr_array, users: Ids, items: Ids) -> Sets:
@@ -111,12 +107,12 @@ NAMES: dict[str, Callable[[int], Any]] = {
 def test_the_published_random_numbers_on_a_table_small_enough_to_check() -> None:
     """Ten users with the items 0 to 9, in this order: `np.random.seed(98765)`, as the notebook draws."""
     rows = [(user, item) for user in range(10) for item in range(10)]
-    events = events_of(rows)
-    found = strong_rows(events, 2)
-    assert found["users"].tolist() == [8, 7, 1, 2, 0, 6, 9, 4, 3, 5]
-    assert naive.sets(pairs_of(events, found["validation targets"])) == {4: {7, 8}, 9: {1, 3}}
-    assert naive.sets(pairs_of(events, found["test targets"])) == {3: {7, 8}, 5: {1, 3}}
-    assert naive.sets(pairs_of(events, found["test shown"])) == {
+    data = interactions_of(rows)
+    found = strong_parts(data, 2)
+    assert found.users.tolist() == [8, 7, 1, 2, 0, 6, 9, 4, 3, 5]
+    assert naive.sets(pairs_of(data, found.validation[1])) == {4: {7, 8}, 9: {1, 3}}
+    assert naive.sets(pairs_of(data, found.test[1])) == {3: {7, 8}, 5: {1, 3}}
+    assert naive.sets(pairs_of(data, found.test[0])) == {
         3: {0, 1, 2, 3, 4, 5, 6, 9},
         5: {0, 2, 4, 5, 6, 7, 8, 9},
     }
@@ -125,7 +121,7 @@ def test_the_published_random_numbers_on_a_table_small_enough_to_check() -> None
 def test_titles_go_with_the_items() -> None:
     rows = random_rows(13)
     frame = table(rows).with_columns(title=pl.format("item {}", "item"))
-    split = strong_generalisation(read_events(frame), 12, min_users=3)
+    split = strong_generalisation(frame, 12, min_users=3)
     assert split.training.titles is not None
     assert list(split.training.titles) == [f"item {item}" for item in split.training.items]
 
@@ -133,7 +129,7 @@ def test_titles_go_with_the_items() -> None:
 # What cannot be split.
 
 
-WRONG: list[tuple[Callable[[Events], Split], str]] = [
+WRONG: list[tuple[Callable[[Interactions], Split], str]] = [
     (lambda events: strong_generalisation(events, 30), "2 × 30 users cannot be held out of 60"),
     (lambda events: strong_generalisation(events, 0), "heldout must be a whole number"),
     (lambda events: strong_generalisation(events, 5, hidden=1.0), "hidden must be above 0 and below 1"),
@@ -144,10 +140,10 @@ WRONG: list[tuple[Callable[[Events], Split], str]] = [
     (lambda events: leave_out(events, seed=-1), "seed must be a whole number from 0 to"),
     (lambda events: leave_out(events, 0), "k must be a whole number, 1 or more"),
     (lambda events: last(events, 6), "no user has more than k=6 items"),
-    (lambda events: leave_out("ratings.csv"), "events must be Events; got str"),  # type: ignore[arg-type]
-    (lambda _: last(events_of([(1, 1), (1, 2)])), "a split by time needs times"),
-    (lambda _: at_time(events_of([(1, 1), (1, 2)])), "a split by time needs times"),
-    (lambda _: at_time(events_of([(1, 1), (1, 2)], [3, 3])), "all 2 events have one time"),
+    (lambda events: leave_out("ratings.csv"), "ratings.csv"),
+    (lambda _: last(interactions_of([(1, 1), (1, 2)])), "a split by time needs times"),
+    (lambda _: at_time(interactions_of([(1, 1), (1, 2)])), "a split by time needs times"),
+    (lambda _: at_time(interactions_of([(1, 1), (1, 2)], [3, 3])), "needs times, and all are the same"),
     (lambda events: at_time(events, 0), "at must be a date, a time, or above 0 and below 1"),
     (lambda events: at_time(events, 1.0), "at must be a date, a time, or above 0 and below 1"),
     (lambda events: at_time(events, True), "at must be a date, a time, or above 0 and below 1"),
@@ -155,7 +151,7 @@ WRONG: list[tuple[Callable[[Events], Split], str]] = [
     (lambda events: at_time(events, "1970-01-01"), "at must be after 1970-01-01 00:00 and no later than"),
     (lambda events: at_time(events, "1971-01-01"), "no later than 1970-01-01 00:05:59, the last event"),
     (
-        lambda _: at_time(events_of([(1, 1), (1, 2)], [3, 4])),
+        lambda _: at_time(interactions_of([(1, 1), (1, 2)], [3, 4])),
         "nothing to ask about after 1970-01-01 00:00:04",
     ),
     (lambda _: by_hash(square(30, 3)), "0 test users can be held out of 30, of whom 0 have 5 items"),
@@ -171,37 +167,47 @@ def square(users: int, items: int) -> Interactions:
 
 
 @pytest.mark.parametrize(("split", "message"), WRONG, ids=[message for _, message in WRONG])
-def test_what_cannot_be_split_is_refused(split: Callable[[Events], Split], message: str) -> None:
-    events = events_of([(user, item) for user in range(60) for item in range(6)], range(360))
+def test_what_cannot_be_split_is_refused(split: Callable[[Interactions], Split], message: str) -> None:
+    events = interactions_of([(user, item) for user in range(60) for item in range(6)], range(360))
     with pytest.raises(MrfrecError, match=message):
         split(events)
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_the_order_of_many_rows_is_kept(suffix: str, tmp_path: Path) -> None:
-    """More than one batch of rows."""
-    rng = np.random.default_rng(0)
-    pair = rng.permutation(600_000)
-    frame = pl.DataFrame({"user": pair // 1000, "item": pair % 1000})
-    path = tmp_path / f"many{suffix}"
-    frame.write_csv(path) if suffix == ".csv" else frame.write_parquet(path)
-    events = read_events(path)
-    np.testing.assert_array_equal(events.user, pair // 1000)
-    np.testing.assert_array_equal(events.item, pair % 1000)
+@pytest.mark.parametrize("split", [strong_generalisation, leave_out, at_time, last, by_hash])
+def test_the_order_of_rows_means_nothing(split: Callable[[Any], Split]) -> None:
+    rows = random_rows(3)
+    times = np.random.default_rng(1).integers(0, 12, len(rows))
+    frame = table(rows, times.tolist())
+    one, two = split(frame), split(frame.sample(fraction=1, shuffle=True, seed=2))
+    assert one.training.fingerprint == two.training.fingerprint
+    for name in ("shown", "targets"):
+        assert (getattr(one.test, name) != getattr(two.test, name)).nnz == 0
+    for name in ("shown_times", "situation"):
+        assert np.array_equal(getattr(one.test, name), getattr(two.test, name))
+
+
+@pytest.mark.parametrize("split", [strong_generalisation, leave_out, at_time, last, by_hash])
+def test_a_table_is_split_as_what_is_read_from_it(split: Callable[[Any], Split], tmp_path: Path) -> None:
+    rows = random_rows(3)
+    frame = table(rows, list(range(len(rows))))
+    frame.write_csv(tmp_path / "events.csv")
+    made = [split(each) for each in (frame, tmp_path / "events.csv", read_interactions(frame))]
+    assert len({each.training.fingerprint for each in made}) == 1
+    assert asked_of(made[0]) == asked_of(made[1]) == asked_of(made[2])
 
 
 # Leave k out.
 
 
 def test_leave_out_is_the_same_for_the_same_seed_and_another_for_another() -> None:
-    events = events_of(random_rows(23))
+    events = interactions_of(random_rows(23))
     first, again, other = leave_out(events), leave_out(events, seed=SEED), leave_out(events, seed=1)
     assert asked_of(first) == asked_of(again) != asked_of(other)
 
 
 def test_leave_out_hides_every_item_as_often() -> None:
     rows = [(user, item) for user in range(600) for item in range(4)]
-    split = leave_out(events_of(rows), 1)
+    split = leave_out(interactions_of(rows), 1)
     often = np.bincount(split.test.targets.indices)
     assert often.sum() == 600
     assert (abs(often - 150) < 50).all()  # 4.7 standard deviations
@@ -239,8 +245,12 @@ def test_split_by_time_of_any_table(kind: str, data: st.DataObject, k: int) -> N
     """With many ties."""
     rows = data.draw(tables())
     times = TIMES[kind](data.draw(st.lists(st.integers(0, 5), min_size=len(rows), max_size=len(rows))))
-    events = events_of(rows, times)
+    events = interactions_of(rows, times)
     training, asked = naive.last(rows, [int(time) for time in times] if kind == "digits" else times, k)
+    if len(set(times)) == 1:
+        with pytest.raises(DataError, match="all are the same"):
+            last(events, k)
+        return
     if asked.targets:
         split = last(events, k)
         assert (trained(split), asked_of(split)) == (training, asked)
@@ -249,16 +259,11 @@ def test_split_by_time_of_any_table(kind: str, data: st.DataObject, k: int) -> N
             last(events, k)
 
 
-def test_split_by_time_refuses_values_from_after_the_cut() -> None:
-    rows = [("1", "A", 1, 1.0), ("1", "B", 50, 1.0), ("1", "A", 100, 9.0), ("2", "B", 1, 1.0)]
-    table = pl.DataFrame(rows, ["user", "item", "time", "rating"], orient="row")
-    with pytest.raises(DataError, match="1 pairs have values that include later rows"):
-        last(read_events(table, time=True, binary=False))
-    first = last(read_events(table, time=True, duplicates="first", binary=False))
-    assert first.test.shown.data == pytest.approx([1.0])
-    assert len(
-        leave_out(read_events(table, time=True, binary=False)).test
-    )  # which knows no earlier and later
+def test_a_pair_is_where_its_last_event_is() -> None:
+    rows = [("a", "x", 1), ("a", "y", 2), ("b", "y", 2), ("b", "x", 3), ("a", "x", 9), ("a", "x", 1)]
+    split = at_time(pl.DataFrame(rows, ["user", "item", "time"], orient="row"), "1970-01-01T00:00:05")
+    assert pairs(trained(split)) == {("a", "y"), ("b", "y"), ("b", "x")}
+    assert asked_of(split).targets == {"a": {"x"}}
 
 
 # At one time.
@@ -299,7 +304,7 @@ def test_split_at_a_time_of_any_table(data: st.DataObject, most: int, share: flo
     rows = data.draw(tables(users=3))
     times = data.draw(st.lists(st.integers(0, most), min_size=len(rows), max_size=len(rows)))
     assume(len(set(times)) > 1)
-    events = events_of(rows, times)
+    events = interactions_of(rows, times)
     at: Any = share
     if dated:
         cut = data.draw(st.integers(min(times) + 1, max(times)))
@@ -317,7 +322,7 @@ def test_split_at_a_time_of_any_table(data: st.DataObject, most: int, share: flo
     rows = [pair for pair, time in zip(rows, times, strict=True) if time < cut]
     times = [time for time in times if time < cut]
     if len(set(times)) == 1:
-        with pytest.raises(DataError, match="events have one time"):
+        with pytest.raises(DataError, match="all are the same"):
             split.for_tuning()
         return
     cut = naive.cut_after(times, share)
@@ -326,47 +331,27 @@ def test_split_at_a_time_of_any_table(data: st.DataObject, most: int, share: flo
         assert_is_at(split.for_tuning(), expected)
 
 
-def test_the_order_of_rows_does_not_matter_for_a_split_at_a_time() -> None:
-    rows = random_rows(3)
-    times = np.random.default_rng(1).integers(0, 12, len(rows))
-    other = np.random.default_rng(2).permutation(len(rows))
-    one = at_time(events_of(rows, times.tolist()), 0.3)
-    two = at_time(events_of([rows[place] for place in other], times[other].tolist()), 0.3)
-    assert one.training.fingerprint == two.training.fingerprint
-    for name in ("shown", "targets"):
-        assert (getattr(one.test, name) != getattr(two.test, name)).nnz == 0
-    for name in ("shown_times", "situation"):
-        assert np.array_equal(getattr(one.test, name), getattr(two.test, name))
-
-
-def test_who_had_an_item_before_is_not_asked_for_it_whatever_the_order_of_rows() -> None:
-    rows = [("a", "x"), ("b", "y"), ("b", "x"), ("a", "x"), ("a", "y")]  # a has x at 9 and at 1
-    split = at_time(events_of(rows, [9, 2, 3, 1, 8]), "1970-01-01T00:00:05")
-    assert pairs(trained(split)) == {("a", "x"), ("b", "x"), ("b", "y")}
-    assert asked_of(split).targets == {"a": {"y"}}
-
-
 def test_a_split_at_a_time_says_what_it_is() -> None:
     rows = [("a", "x"), ("a", "y"), ("b", "y"), ("b", "x"), ("b", "new"), ("c", "x"), ("c", "y")]
     times = ["2018-03-01T11:00:00", "2018-03-01T12:00:00", *["2018-03-01"] * 2, *["2018-03-02"] * 2]
     with_z = [("c", "z"), *rows]
-    split = at_time(events_of(with_z, ["2018-02-01", *times, "2018-03-03"]), "2018-03-01T12:00")
+    split = at_time(interactions_of(with_z, ["2018-02-01", *times, "2018-03-03"]), "2018-03-01T12:00")
     assert split.name == "cut at 2018-03-01 12:00"
     assert str(split) == (
         "4 events before; 2 users who come back and 0 in a visit asked about what came after; "
         "1 item new since"
     )
-    one = at_time(events_of(with_z[:-1], ["2018-02-01", *times]), "2018-03-02")
+    one = at_time(interactions_of(with_z[:-1], ["2018-02-01", *times]), "2018-03-02")
     assert "; 1 user who comes back and 0 in a visit asked" in str(one)
     late = datetime.datetime(2018, 3, 1, 14, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))
-    assert at_time(events_of(with_z, ["2018-02-01", *times, "2018-03-03"]), late).name == split.name
+    assert at_time(interactions_of(with_z, ["2018-02-01", *times, "2018-03-03"]), late).name == split.name
 
 
 @pytest.mark.parametrize("tuned", [False, True])
 def test_nothing_later_is_shown_than_is_asked_for_last(tuned: bool) -> None:
     rows = random_rows(5)
     times = np.random.default_rng(3).integers(0, 9, len(rows)).tolist()
-    split = last(events_of(rows, times), 2)
+    split = last(interactions_of(rows, times), 2)
     if tuned:
         split = split.for_tuning()
     when = dict(zip(rows, micros(times), strict=True))
@@ -383,7 +368,7 @@ def test_splits_that_hide_random_items_leave_out_times() -> None:
     """A model that learned from times what comes next would answer another question."""
     rows = hash_rows(texts=False)
     for split in (strong_generalisation, leave_out):
-        found, plain = (split(events_of(rows, times), 20) for times in (range(len(rows)), None))
+        found, plain = (split(interactions_of(rows, times), 20) for times in (range(len(rows)), None))
         assert times_of(found.training) is None
         assert found.test.shown_times is None
         assert (found.test.targets != plain.test.targets).nnz == 0
@@ -395,18 +380,17 @@ def test_times_stay_with_what_is_shown() -> None:
     rows = hash_rows(texts=False)
     rows = [rows[place] for place in np.random.default_rng(4).permutation(len(rows))]
     when = {pair: 1_000_000 * place for place, pair in enumerate(rows)}
-    events = events_of(rows, range(len(rows)))
-    data = events.interactions()
-    cut = at_time(events, 0.3)
+    data = interactions_of(rows, range(len(rows)))
+    cut = at_time(data, 0.3)
     items = [*cut.training.items, 10**6]
     features = read_item_features(pl.DataFrame({"item": items, "kind": [f"kind {i % 5}" for i in items]}))
-    halves = strong_rows(events, 20)
-    part = {name: events.take(halves[f"test {name}"]).interactions() for name in ("shown", "targets")}
-    without = events.take(halves["training"]).interactions()
+    halves = strong_parts(data, 20)
+    shown, targets = (part_of(data, chosen) for chosen in halves.test)
+    without = part_of(data, halves.training)
     weak = by_hash(data, 0.15)
     splits = {
         "by hash": weak, "with validation": by_hash(data, 0.15, validation=True),
-        "strong, as given": given(without, **part), "features": cut.with_features(features),
+        "strong, as given": given(without, targets, shown), "features": cut.with_features(features),
         "new items": cut.with_new_items(0.2)[0], "to tune": weak.for_tuning(), "cut": cut,
     }  # fmt: skip
     for name, split in splits.items():
@@ -428,22 +412,6 @@ def test_questions_with_other_times_than_entries_are_refused() -> None:
     for name in ("shown_times", "situation"):
         with pytest.raises(DataError, match=f"{name} must have 3 entries; got 2"):
             Questions(Ids.range(3), X, X, **{name: np.zeros(2, np.int64)})  # type: ignore[arg-type]
-
-
-def test_times_are_read_if_every_table_has_them(tmp_path: Path) -> None:
-    frame = timed([5, 7])
-    assert read_events(frame, time=None).time is not None
-    assert read_events(frame).time is not None
-    assert read_events(frame, time=False).time is None
-    assert read_events(frame.drop("time"), time=None).time is None
-    with pytest.raises(DataError, match="which column holds the times"):
-        read_events(frame.drop("time"), time=True)
-    assert read_events(frame.rename({"time": "at"}), time=None).time is None
-    frame.write_csv(tmp_path / "a.csv")
-    frame.drop("time").write_csv(tmp_path / "b.csv")
-    with pytest.warns(MrfrecWarning, match="no times are kept: .* has no column of times"):
-        some = read_events([tmp_path / "a.csv", tmp_path / "b.csv"], time=None)
-    assert (len(some), some.repeated, some.time) == (2, 2, None)
 
 
 # Given.
@@ -512,9 +480,9 @@ def weak(request: pytest.FixtureRequest) -> Split:
     rows = random_rows(29)
     times = np.random.default_rng(0).integers(0, 9, len(rows)).tolist()
     if request.param == "leave out":
-        return leave_out(events_of(rows), 2)
+        return leave_out(interactions_of(rows), 2)
     if request.param == "by time":
-        return last(events_of(rows, times), 2)
+        return last(interactions_of(rows, times), 2)
     training, asked = naive.last(rows, times, 2)
     return given(*(interactions_of(sorted(pairs(part))) for part in (training, asked.targets)))
 
@@ -571,10 +539,10 @@ def test_strong_split_of_any_table(
 ) -> None:
     def split() -> Split:
         return strong_generalisation(
-            events_of(rows), heldout, min_users=min_users, min_items=min_items, hidden=hidden, seed=seed
+            interactions_of(rows), heldout, min_users=min_users, min_items=min_items, hidden=hidden, seed=seed
         )
 
-    left = naive.filtered(rows, min_users, min_items)
+    left = naive.filtered(sorted(rows), min_users, min_items)
     n = len({user for user, _ in left})
     expected = naive.strong_generalisation(left, heldout, hidden, seed) if 2 * heldout < n else None
     if expected is None or not expected.validation.targets or not expected.test.targets:
@@ -583,7 +551,7 @@ def test_strong_split_of_any_table(
         return
     found = split()
     assert_is_strong(found, expected)
-    assert found.whole == events_of(rows).size  # before anything is left out
+    assert found.whole == interactions_of(rows).size  # before anything is left out
     assert found.validation is not None
     users = [set(part.users) for part in (found.training, found.validation, found.test)]
     assert sum(map(len, users)) == len(set.union(*users))
@@ -596,22 +564,25 @@ def test_strong_split_of_any_table(
 
 @SETTINGS
 @forall(tables(users=3), st.integers(1, 3), st.integers(1, 3))
-def test_rows_of_a_strong_split_are_the_notebooks_in_its_order(
-    rows: list[Pair], heldout: int, seed: int
-) -> None:
-    events = events_of(rows)
-    assume(2 * heldout < events.n_users)
-    found = strong_rows(events, heldout, seed=seed)
-    expected = naive.strong_rows(rows, heldout, seed=seed)
-    assert [events.users[user] for user in found.pop("users").tolist()] == expected.pop("users")
-    assert {part: pairs_of(events, chosen) for part, chosen in found.items()} == expected
+def test_parts_of_a_strong_split_are_the_notebooks(rows: list[Pair], heldout: int, seed: int) -> None:
+    data = interactions_of(rows)
+    assume(2 * heldout < data.n_users)
+    found = strong_parts(data, heldout, seed=seed)
+    expected = naive.strong_rows(sorted(rows), heldout, seed=seed)
+    assert [data.users[user] for user in found.users.tolist()] == expected["users"]
+    for name, chosen in (
+        ("training", found.training), ("validation shown", found.validation[0]),
+        ("validation targets", found.validation[1]), ("test shown", found.test[0]),
+        ("test targets", found.test[1]),
+    ):  # fmt: skip
+        assert pairs_of(data, chosen) == expected[name]
 
 
 @SETTINGS
 @forall(tables(), st.integers(1, 3), st.integers(0, 5))
 def test_leave_out_of_any_table(rows: list[Pair], k: int, seed: int) -> None:
     """Targets are of items that are trained with; nobody else's are hidden from users with k or fewer."""
-    had, events = naive.sets(rows), events_of(rows)
+    had, events = naive.sets(rows), interactions_of(rows)
     if all(len(items) <= k for items in had.values()):
         with pytest.raises(DataError, match="no user has more than"):
             leave_out(events, k, seed=seed)
@@ -694,10 +665,10 @@ def test_a_time_that_is_none_is_a_bad_row_among_numbers_and_among_dates(odd: str
         path = tmp_path / "a.csv"
         timed([others[0], odd, others[1]]).write_csv(path)
         with pytest.raises(DataError, match=r"row 2: (no time|time neither a number nor a date)"):
-            read_events(path, time=True)
-        assert len(read_events(path, time=True, on_bad="skip")) == 2
+            read_interactions(path, time=True)
+        assert len(read_interactions(path, time=True, on_bad="skip")) == 2
         with pytest.warns(MrfrecWarning, match="no times are kept: .* 1 of the first 3 rows"):
-            assert len(read_events(path)) == 3  # nobody asked for times
+            assert len(read_interactions(path)) == 3  # nobody asked for times
 
 
 @pytest.mark.parametrize("batches", [1, 2])
@@ -706,7 +677,7 @@ def test_numbers_and_dates_cannot_be_compared(batches: int, tmp_path: Path) -> N
     timed(["2019-12-08", "1575801000"] if batches == 1 else ["2019-12-08"]).write_csv(paths[0])
     timed(["1575801000"]).write_csv(paths[1])
     with pytest.raises(DataError, match="times are numbers in some rows and dates in others"):
-        read_events(paths[:batches], time=True)
+        read_interactions(paths[:batches], time=True)
 
 
 def test_titles_of_items_that_only_targets_have_are_kept() -> None:
@@ -718,7 +689,7 @@ def test_titles_of_items_that_only_targets_have_are_kept() -> None:
 
 
 def test_a_tenth_of_the_users_who_are_left_is_held_out_by_default() -> None:
-    events = events_of([(user, item) for user in range(60) for item in range(9 if user < 40 else 3)])
+    events = interactions_of([(user, item) for user in range(60) for item in range(9 if user < 40 else 3)])
     made = strong_generalisation(events)
     assert (len(made.test.users), made.training.n_users) == (4, 32)
     assert made.test.users == strong_generalisation(events, 4).test.users

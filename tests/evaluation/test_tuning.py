@@ -1,53 +1,35 @@
-"""Tuning: by points and by climbing; equal to plain fits, resumable, in time, never on the test users."""
+"""Tuning: equal to plain fits, the same again, resumable, never on the test users; what trials share."""
 
 import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
-from zlib import crc32
+from typing import Any
 
+import matplotlib
 import numpy as np
+import optuna
 import pytest
 import scipy.sparse as sp
 
-from mrfrec import MRF, DataError, Interactions, MrfrecError, MrfrecWarning, ParameterError, register
-from mrfrec.cli.models import read_parameters
+from mrfrec import MRF, DataError, Interactions, MissingLibraryError, MrfrecWarning, ParameterError
 from mrfrec.core import blocks, closed_form, pattern, statistics
 from mrfrec.data.catalogue import DataSize
 from mrfrec.data.ids import Ids
-from mrfrec.evaluation import at_time, climb, compare, grids, read_events, strong_generalisation, study, tune
-from mrfrec.evaluation.protocol import Comparison, evaluate, evaluate_fitted
+from mrfrec.evaluation import Tuning, at_time, compare, strong_generalisation, tune
+from mrfrec.evaluation.protocol import Comparison, evaluate
 from mrfrec.evaluation.questions import Questions, Split, popularity_differs
 from mrfrec.evaluation.report import of_comparison, of_tuning
 from mrfrec.models import EASE, Popularity
-from mrfrec.models.climbing import Axis, RidgeMultiples, value_at
 from mrfrec.models.registry import MODELS, build, model_class
 
-from matrices import events_of, random_matrix, visits
+from matrices import pairs_of, random_matrix, visits
 
-Parameters = dict[str, Any]
-
-POINTS = grids.grid(alpha=[0.5, 1.0], l2=[1.0, 4.0])
-UNMEASURED = [{**point, "measure": False} for point in POINTS]
-
-
-@register
-class Ridged(Popularity):
-    """A model with two penalties to tune, which change nothing."""
-
-    tuning_grid: ClassVar[Mapping[str, Axis]] = {
-        "l1": (0.1, 0.5, 1.0, 5.0),
-        "l2": RidgeMultiples((0.003, 0.03, 0.3)),
-    }
-
-    def __init__(self, l1: float = 1.0, l2: float = 100.0, tolerance: float = 0.001) -> None:
-        self.l1, self.l2, self.tolerance = l1, l2, tolerance
+SPACE: dict[str, Any] = {"l2": (1, 100, "log"), "sparsity": [None, 0.3]}
 
 
 def split_of(users: int, heldout: int) -> Split:
-    return strong_generalisation(events_of(random_matrix(8, users=users)), heldout)
+    return strong_generalisation(pairs_of(random_matrix(8, users=users)), heldout)
 
 
 @pytest.fixture(scope="module")
@@ -55,11 +37,20 @@ def split() -> Split:
     return split_of(160, 30)
 
 
+@pytest.fixture(scope="module")
+def timed() -> Split:
+    return at_time(visits(400))
+
+
+def points_of(tuning: Tuning) -> list[tuple[Any, ...]]:
+    """What does not depend on the clock."""
+    return [(trial.parameters, trial.value, trial.error, trial.gain) for trial in tuning.trials]
+
+
 def test_the_usual_metric_has_no_more_places_than_there_are_items(split: Split) -> None:
     m = split.training.n_items
     assert m < 50
-    assert str(tune(split, POINTS[:1]).metric) == f"ndcg@{m}"
-    assert str(climb(split, model="ItemKNN", vary={"neighbors": [9]}).metric) == f"ndcg@{m}"
+    assert str(tune("ItemKNN", split, trials=1).metric) == f"ndcg@{m}"
     found = evaluate(MRF(), split).values
     assert [str(metric) for metric in found] == [f"ndcg@{m}", "recall@20", f"recall@{m}"]
 
@@ -144,433 +135,191 @@ def test_what_is_known_of_other_data_is_not_taken() -> None:
         MRF.paper().fit(X, reuse=reuse)
 
 
-# ── grids ─────────────────────────────────────────────────────────────────────────────────────────
+# ── tuning ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("kind", ["MRF", "EASE", "ItemKNN"])
-def test_every_point_is_measured_on_the_validation_users(split: Split, kind: str) -> None:
-    shared: dict[str, dict[str, Any]] = {"MRF": {"measure": False}}
-    fixed = shared.get(kind, {})
-    points = POINTS if kind == "MRF" else grids.usual_points(split, kind, fixed=fixed)[:3]
-    found = tune(split, points, "ndcg@10", model=kind.lower(), fixed=fixed)
-    assert found.model == kind
-    assert [trial.parameters for trial in found.trials] == [{**fixed, **point} for point in points]
+def test_every_trial_is_measured_on_the_validation_users(split: Split, kind: str) -> None:
+    found = tune(kind.lower(), split, trials=4, metric="ndcg@10")
+    assert (found.model, len(found.trials)) == (kind, 4)
     assert split.validation is not None
     asked = replace(split, test=split.validation)
+    start = evaluate(build(kind, {}), asked, ["ndcg@10"])
     for trial in found.trials:
-        expected = evaluate(build(kind, trial.parameters), asked, ["ndcg@10"]).mean("ndcg@10")
-        assert (trial.value, trial.error) == pytest.approx((expected.mean, expected.error))
+        expected = evaluate(build(kind, trial.parameters), asked, ["ndcg@10"])
+        mean = expected.mean("ndcg@10")
+        assert (trial.value, trial.error) == pytest.approx((mean.mean, mean.error))
         assert (trial.seconds or 0) > 0
+        if trial.gain is not None:
+            pair = Comparison([replace(start, model="start"), expected]).paired(expected.model, "ndcg@10")
+            assert trial.gain == pytest.approx(pair, abs=1e-9)
+    assert [trial.gain is None for trial in found.trials] == [True, False, False, False]
+    assert found.trials[0].value == start.mean("ndcg@10").mean
     assert found.best.value == max(trial.value or 0 for trial in found.trials)
+    assert len({trial.value for trial in found.trials}) > 1
+
+
+def test_trials_keep_what_the_first_has_measured_and_what_the_model_fixes(timed: Split) -> None:
+    found = tune(MRF(alpha=0.75, novelty=0.1), timed, trials=4, metric="ndcg@10")
+    start, *others = (trial.parameters for trial in found.trials)
+    measured = MRF(alpha=0.75, novelty=0.1).fit(timed.for_tuning().training)
+    for name, value in measured.values_.items():
+        if name not in ("alpha", "novelty") and name in start:
+            assert start[name] == value, name
+    assert {"l2", "recency"} <= start.keys()
+    for point in others:
+        assert (point["alpha"], point["novelty"], point["measure"]) == (0.75, 0.1, False)
+        assert point.keys() == start.keys()
+        assert start["l2"] / 5 <= point["l2"] <= 5 * start["l2"]
+    assert len({point["l2"] for point in others}) == 3
+    if start.get("half_life") is not None:
+        assert all(type(point["half_life"]) is str for point in others)
+    assert type(evaluate(MRF(**found.best.parameters), timed, "ndcg@10").mean("ndcg@10").mean) is float
+
+
+def test_the_same_arguments_give_the_same_trials_and_another_seed_others(split: Split) -> None:
+    one, two = (tune("EASE", split, trials=8, space=SPACE, metric="ndcg@10") for _ in range(2))
+    other = tune("EASE", split, trials=8, space=SPACE, metric="ndcg@10", seed=1)
+    assert points_of(one) == points_of(two)
+    assert [p[0] for p in points_of(one)] != [p[0] for p in points_of(other)]
+    assert {trial.parameters["sparsity"] for trial in one.trials[1:]} == {None, 0.3}
+    assert all(1 <= trial.parameters["l2"] <= 100 for trial in one.trials[1:])
 
 
 def test_the_targets_of_the_test_users_change_nothing(split: Split) -> None:
-    found = tune(split, POINTS[:2], "ndcg@10")
+    found = tune("EASE", split, trials=3, metric="ndcg@10")
     other = replace(split, test=replace(split.test, targets=split.test.shown, shown=split.test.targets))
     with pytest.warns(MrfrecWarning, match=r"users show 11\.\d items in validation and 2\.\d+ in the test"):
-        again = tune(other, POINTS[:2], "ndcg@10")
-    assert [t.value for t in again.trials] == [t.value for t in found.trials]
+        again = tune("EASE", other, trials=3, metric="ndcg@10")
+    assert points_of(again) == points_of(found)
 
 
-def test_a_grid_is_all_combinations_the_last_varying_fastest() -> None:
-    assert [{"alpha": a, "l2": b} for a in (0.5, 1.0) for b in (1.0, 4.0)] == POINTS
-
-
-def test_ridges_have_the_scale_of_what_they_are_added_to(split: Split) -> None:
-    c, n = split.training.popularity.astype(float), split.training.n_users
-    v = np.average(c - c**2 / n, weights=c)
-    assert grids.ridges(split, 1.0, [0.5, 2.0]) == [0.5, 2.0]
-    assert grids.ridges(split, 0.0, [1.0])[0] == pytest.approx(v, rel=0.05)
-    assert grids.ridges(split, 0.5, [1.0])[0] == pytest.approx(v**0.5, rel=0.05)
-
-
-def test_a_point_that_cannot_be_fitted_is_no_end(split: Split) -> None:
-    points = [{"l2": 0.0, "alpha": 0.0}, {"l2": 1.0, "alpha": 0.5}]
-    found = tune(split, points, "recall@5")  # twins among the items: singular without a ridge
-    assert "not positive definite" in str(found.trials[0].failure)
-    assert found.best.parameters == {**points[1], "measure": False}
-    with pytest.raises(DataError, match=r"no trial succeeded: the item-item matrix .* raise l2"):
-        _ = tune(split, points[:1], "recall@5").best
-
-
-def test_a_point_that_would_be_refused_is_before_the_first_is_tried(
-    split: Split, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("place", ["trials.journal", "sqlite:///{}/trials.db"])
+def test_a_tuning_goes_on_where_it_was_to_the_same_end(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    monkeypatch.setattr("mrfrec.evaluation.study.evaluate", lambda *_, **__: pytest.fail("tried"))
-    with pytest.raises(ParameterError, match=r"dropout must be .*; got 1\.02"):
-        tune(split, grids.grid(dropout=[0.1, 1.02]), "ndcg@10")
-
-
-# ── what is usual ─────────────────────────────────────────────────────────────────────────────────
-
-
-def test_every_kind_has_a_grid_of_a_few_points_which_the_page_about_measuring_lists(split: Split) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "evaluation.md").read_text()
-    for kind in MODELS:
-        points = grids.usual_points(split, kind)
-        assert 1 <= len({json.dumps(build(kind, x).parameters) for x in points}) == len(points) <= 25, kind
-        (row,) = re.findall(rf"^\| {kind} \| (.*) \| (\d+) \|$", page, re.MULTILINE)
-        assert int(row[1]) == len(points), kind
-        for name, axis in model_class(kind).tuning_grid.items():
-            values = axis.multiples if isinstance(axis, RidgeMultiples) else axis
-            if len(values) > 1:
-                shown = (str(x).lower() if isinstance(x, bool) else f"{x:,g}" for x in values)
-                assert f"`{name}` " + ", ".join(shown) in row[0], (kind, name)
-
-
-def test_what_is_varied_takes_the_place_of_the_usual_and_what_is_fixed_has_none(split: Split) -> None:
-    axes = grids.axes_of("Ridged", {"tolerance": [0.1, 0.2], "l1": [3.0]}, {"l2": 1.0})
-    assert axes == {"tolerance": [0.1, 0.2], "l1": [3.0]}
-    assert grids.usual_points(split, "ridged", {"l1": [3.0, 4.0]}, {"l2": 1.0}) == [
-        {"l1": 3.0},
-        {"l1": 4.0},
-    ]
-    for vary, fixed in (({"l3": [1]}, {}), ({"threads": [1]}, {}), ({"l1": [1]}, {"l1": 2})):
-        with pytest.raises(ParameterError, match="vary must be of parameters of Ridged that are not fixed"):
-            grids.axes_of("Ridged", vary, fixed)
-
-
-def test_what_is_about_the_machine_is_no_part_of_a_study(split: Split, tmp_path: Path) -> None:
-    study = tmp_path / "study.jsonl"
-    arguments: dict[str, Any] = {"metric": "ndcg@10", "study": study, "model": "ItemKNN"}
-    points: list[dict[str, Any]] = [{"neighbors": 5}]
-    first = tune(split, points, fixed={"shrink": 1.0, "threads": 1}, **arguments)
-    again = tune(split, points, fixed={"shrink": 1.0}, machine={"threads": 2, "device": "cpu"}, **arguments)
-    assert again.trials == first.trials
-    assert first.best.parameters == {"shrink": 1.0, "neighbors": 5}
-
-
-def test_a_warning_tells_of_the_other_model_that_a_fit_to_all_data_would_be(
-    split: Split,
-) -> None:
-    part = replace(split, whole=DataSize(50_000, 30_000, 1_000_000, True))
-    with pytest.warns(MrfrecWarning, match=r"evaluated is a dense model.*all the data.*be a sparse model"):
-        evaluate(MRF(), part, "ndcg@10")
-    with pytest.warns(MrfrecWarning, match="be a sparse model") as caught:
-        found = tune(part, POINTS[:2], "ndcg@10")
-    assert len(caught) == 1
-    assert [str(trial.plan)[:14] for trial in found.trials] == ["dense model (l"] * 2
-    tune(part, POINTS[:2], "ndcg@10", fixed={"sparsity": 0.3})  # warnings are errors
-    with pytest.warns(MrfrecWarning, match=r"be refused: .*memory"):
-        tune(part, POINTS[:1], "ndcg@10", fixed={"sparsity": None}, machine={"memory_limit": "1GB"})
-
-
-# ── studies ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_study_goes_on_where_it_was(split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = tmp_path / "study.jsonl"
-    first = tune(split, POINTS[:2], "ndcg@10", study=study)
+    storage: Any = place.format(tmp_path) if ":" in place else tmp_path / place
+    given: dict[str, Any] = {"space": SPACE, "metric": "ndcg@10"}
+    whole = tune("EASE", split, trials=8, **given)
     tried: list[object] = []
 
-    def counted(model: MRF, *arguments: Any, **named: Any) -> Any:
+    def counted(model: Any, *arguments: Any, **named: Any) -> Any:
         tried.append(model)
+        if len(tried) == 5:
+            raise KeyboardInterrupt
         return evaluate(model, *arguments, **named)
 
-    monkeypatch.setattr("mrfrec.evaluation.study.evaluate", counted)
-    whole = tune(split, POINTS, "ndcg@10", study=study)
-    assert len(tried) == 2
-    assert whole.trials[:2] == first.trials
-    assert [trial.parameters for trial in whole.trials] == UNMEASURED
-    worst = min(whole.trials, key=lambda trial: trial.value or 0.0)
-    assert tune(split, [worst.parameters], "ndcg@10", study=study).best == worst  # others do not compete
-    assert len(tried) == 2
+    monkeypatch.setattr("mrfrec.evaluation.tuning.evaluate", counted)
+    with pytest.raises(KeyboardInterrupt):
+        tune("EASE", split, trials=8, storage=storage, **given)
+    found = tune("EASE", split, trials=8, storage=storage, **given)
+    assert len(tried) == 5 + 4
+    assert points_of(found) == points_of(whole)
+    assert points_of(tune("EASE", split, trials=3, storage=storage, **given)) == points_of(whole)[:3]
+    tune("EASE", split, trials=2, storage=storage, **{**given, "metric": "recall@10"})  # lies beside it
+    assert len(tried) == 9 + 2
+
+
+def test_a_point_that_cannot_be_fitted_is_no_end(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = tune("EASE", split, trials=6, space={"l2": [1.0, 0.0]}, metric="recall@5")
+    failed = [trial for trial in found.trials if trial.value is None]
+    assert failed  # twins among the items: singular without a ridge
+    assert all("not positive definite" in str(trial.failure) for trial in failed)
+    assert found.best.value is not None
+    assert "could not be fitted" in repr(found)
+
+
+def test_the_study_is_optunas_and_can_be_drawn(split: Split) -> None:
+    found = tune("EASE", split, trials=4, space=SPACE, metric="ndcg@10")
+    assert isinstance(found.study, optuna.Study)
+    assert found.study.best_value == found.best.value
+    before = {**matplotlib.rcParams, "backend": ""}
+    figure = found.plot()
+    assert {axes.get_xlabel() for axes in figure.axes} >= {"l2", "sparsity"}
+    assert {**matplotlib.rcParams, "backend": ""} == before
 
 
 def test_the_best_parameters_are_written_for_others_to_take(split: Split, tmp_path: Path) -> None:
-    points = grids.grid(l2=np.array([1.0, 2.0], np.float32), max_neighbors=[np.int64(20)])  # numpy's numbers
-    fixed = {"sparsity": 0.4, "alpha": np.float64(0.5)}
-    found = tune(split, points, "ndcg@10", fixed=fixed, study=tmp_path / "s.jsonl")
+    found = tune(MRF(max_neighbors=20), split, trials=3, metric="ndcg@10", space={"sparsity": [0.4]})
     found.save(tmp_path / "best.json")
     written = json.loads((tmp_path / "best.json").read_text())
     assert (written["model"], written["tuned"]["value"]) == ("MRF", found.best.value)
     assert written["parameters"] == MRF(**found.best.parameters).parameters
-    assert (written["parameters"]["max_neighbors"], written["parameters"]["sparsity"]) == (20, 0.4)
+    assert (written["parameters"]["max_neighbors"], written["tuned"]["trials"]) == (20, 3)
 
 
-def test_a_study_of_something_else_or_no_study_at_all_is_refused(split: Split, tmp_path: Path) -> None:
-    study = tmp_path / "study.jsonl"
-    arguments: dict[str, Any] = {"metric": "ndcg@10", "study": study}
-    tune(split, POINTS[:1], **arguments)
-    before = study.read_bytes()
-    changed: dict[str, Any]
-    for changed in ({"metric": "recall@10"}, {"fixed": {"offset": False}}, {"ties": "index"}):
-        with pytest.raises(DataError, match="is a different study"):
-            tune(split, POINTS[:1], **{**arguments, **changed})
-    with pytest.raises(DataError, match="is a different study"):
-        tune(replace(split, validation=split.test), POINTS[:1], **arguments)
-    assert study.read_bytes() == before
-    for content in ("user,item\n1,2\n", "", "3\n4\n", "[" * 100_000, '{}\n{"value": 3}\n'):
-        study.write_text(content)
-        with pytest.raises(DataError, match="not a study of mrfrec tune"):
-            tune(split, POINTS[:1], **arguments)
-        assert study.read_text() == content
-
-
-# ── climbing ──────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture
-def valued(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Parameters], float]], list[Parameters]]:
-    """Give trials a value by a function of their parameters, and record them."""
-
-    def use(value: Callable[[Parameters], float]) -> list[Parameters]:
-        tried: list[Parameters] = []
-
-        def one(_: object, parameters: Parameters) -> study.Trial:
-            tried.append(parameters)
-            return study.Trial(parameters, value(parameters), 0.0, 1.0)
-
-        monkeypatch.setattr(study.Study, "_try", one)
-        return tried
-
-    return use
-
-
-def test_a_climb_finds_the_top_of_a_hill_and_goes_beyond_the_ends(split: Split, valued: Any) -> None:
-    def value(x: Parameters) -> float:  # best at l1 = 81, far beyond the list, and l2 = 0.3
-        height = 100 - abs(np.log(x["l1"] / 81)) - abs(np.log(x["l2"] / 0.3))
-        return float(height - 0.1 * (x["l1"] > 10) * x["l2"])
-
-    tried = valued(value)
-    found = climb(split, "ndcg@10", model="Ridged", vary={"l1": [1.0, 3.0, 9.0], "l2": [0.03, 0.3, 3.0]})
-    assert (found.best.parameters["l1"], found.best.parameters["l2"]) == (81.0, 0.3)
-    assert len(tried) < 20
-    assert len({json.dumps(point) for point in tried}) == len(tried)  # nothing is tried twice
-
-
-def test_a_climb_starts_from_the_defaults_and_ends_where_no_step_is_better(split: Split, valued: Any) -> None:
-    tried = valued(lambda _: 1.0)
-    climb(split, "ndcg@10", fixed={"sparsity": None})
-    assert tried[0] == {
-        "sparsity": None, "measure": False, "novelty": 0.1, "rank_weight": 0.3, "l2": "auto",
-        "user_weight": 0.25, "alpha": 0.5, "rank": 0,
-    }  # fmt: skip
-    for point in tried[1:]:  # one step along one axis
-        assert sum(point[name] != x for name, x in tried[0].items()) <= 2  # l2 follows alpha
-    moved = {name for point in tried for name, x in point.items() if x != tried[0][name]}
-    assert moved == {
-        "novelty",
-        "l2",
-        "user_weight",
-        "alpha",
-        "rank",
-    }  # the weight of no low-rank part is left
-
-
-def test_l2_keeps_its_place_when_alpha_changes_up_to_the_last_that_the_model_takes(
-    split: Split, valued: Any
-) -> None:
-    tried = valued(lambda x: (x["l2"] != "auto") + float(x["alpha"]))
-    found = climb(split, "ndcg@10", fixed={"sparsity": None}, vary={"novelty": [0.0], "user_weight": [0.0]})
-    numbers = {x["alpha"]: x["l2"] for x in tried if x["l2"] != "auto"}
-    assert numbers[0.75] < numbers[0.5]  # the diagonal of S is smaller
-    assert found.best.parameters["alpha"] == 1.0
-
-
-def test_a_grid_is_tried_whole_and_then_left_where_it_ends(split: Split, valued: Any) -> None:
-    tried = valued(lambda x: 10.0 + x["l1"] - x["l2"])
-    found = climb(split, "ndcg@10", model="Ridged", vary={"l1": [1.0, 2.0], "l2": [1.0, 2.0]}, grid=True)
-    assert [(x["l1"], x["l2"]) for x in tried[:4]] == [(1.0, 1.0), (1.0, 2.0), (2.0, 1.0), (2.0, 2.0)]
-    assert found.best.parameters["l1"] > 2.0
-    assert found.best.parameters["l2"] < 1.0
-
-
-def test_a_grid_has_numbers_alone_beside_the_default(split: Split, valued: Any) -> None:
-    tried = valued(lambda point: 0.5)
-    climb(split, fixed={"sparsity": None, "user_weight": 0.0, "rank": 0}, grid=True)
-    assert sum(point["l2"] == "auto" for point in tried) == 1
-
-
-def test_values_beyond_an_end_keep_ratio_step_and_type() -> None:
-    assert [value_at((1.0, 3.0), i) for i in (-2, -1, 0, 2, 3)] == [0.111, 0.333, 1.0, 9.0, 27.0]
-    assert [value_at((0.0, 0.1, 0.2), i) for i in (-1, 3)] == [-0.1, 0.4]
-    assert value_at((64, 128), 3) == 512
-    assert isinstance(value_at((64, 128), 3), int)
-    assert [value_at(values, len(values)) for values in ((), (1.0,), (False, True), ("auto", None))] == [
-        None
-    ] * 4
-    assert value_at((1.0, 2.0), 50) is None
-
-
-def test_a_value_that_the_data_is_too_small_for_is_refused_if_asked_for_and_else_no_step(
-    split: Split,
-) -> None:
-    fixed = {"sparsity": 0.4, "l2": 3.0, "alpha": 0.5, "user_weight": 0.0}
-    one = {"novelty": [0.0], "rank_weight": [0.3]}
-    found = climb(split, "ndcg@10", fixed=fixed, vary={"rank": [10, 40], **one})
-    assert {trial.parameters["rank"] for trial in found.trials} <= {2, 10, 40}
-    for vary, message in (
-        ({"rank": [10, 400]}, "rank must be at most"),
-        ({"sparsity": [0.4, 0.001]}, "at least 1/"),
-    ):
-        with pytest.raises(ParameterError, match=message):
-            climb(split, "ndcg@10", vary=vary)
+def test_every_model_varies_what_it_has_within_its_rules() -> None:
+    for kind in MODELS:
+        made = model_class(kind)
+        assert made.search_space.keys() <= made.defaults().keys() - set(made.machine_parameters)
+        for name, given in made.search_space.items():
+            bounds = given if isinstance(given, list) else [x for x in given[:2] if "times" not in given]
+            for value in bounds:
+                build(kind, {name: value})
 
 
 WRONG: list[tuple[Callable[[Split], Any], str]] = [
-    (lambda _: grids.grid(alpha=[]), "alpha must be a list with at least one value"),
-    (lambda split: grids.ridges(split, 2.0), "alpha must be between 0 and 1"),
-    (lambda split: grids.ridges(split, 0.5, [-1]), "multiples must be above 0"),
-    (lambda _: tune("ratings.csv", POINTS), "split must be Split"),  # type: ignore[arg-type]
-    (lambda split: tune(split, []), "points must be a list of parameters"),
-    (lambda split: tune(split, [{"lambda": 1.0}]), r"parameters must be among l2, .*; got 'lambda'"),
-    (lambda split: tune(split, [{"alhpa": 1.0}]), "Did you mean alpha"),
-    (lambda split: tune(split, POINTS, model="SVD"), "model must be one of MRF"),
-    (lambda split: climb(split, model=None), "model must be one of MRF"),  # type: ignore[arg-type]
-    (lambda split: climb(split, vary={"l2": []}), "l2 must be a list with at least one value"),
-    (lambda split: climb(split, vary=["l2"]), "vary must be a mapping"),  # type: ignore[arg-type]
-    (lambda split: climb(split, machine={"l2": 3}), "machine must be of parameters that change no result"),
-    (lambda split: climb(split, study="."), "study must be a file"),
-    (lambda split: climb(split, progress=3), "progress must be a function"),  # type: ignore[arg-type]
-    (lambda split: climb(split, grid="no"), "grid must be True or False"),  # type: ignore[arg-type]
-    (lambda split: climb(split, minutes=0), "minutes must be above 0"),
-    (lambda split: climb(split, "ndcg@100"), "metric must be of at most the 44 items there are"),
+    (lambda split: tune("EASE", split, trials=0), "trials must be a whole number, 1 or more"),
+    (lambda split: tune("EASE", split, space={"l3": [1]}), "space must be of parameters of EASE: l2"),
+    (lambda split: tune("EASE", split, space={"threads": [1]}), "space must be of parameters of EASE: l2"),
+    (lambda split: tune("EASE", split, space={"l2": (3, 1)}), r"space: l2 must be a list of values, \(low"),
+    (lambda split: tune("EASE", split, space={"l2": (0, 1, "log")}), "space: l2 must be a list of values"),
+    (lambda split: tune("EASE", split, space={"l2": 3}), "space: l2 must be a list of values"),  # type: ignore[dict-item]
+    (lambda split: tune("EASE", split, space={"l2": (-1, 1)}), "l2 must be"),
+    (lambda split: tune("EASE", split, space=3), "space must be ranges by parameter"),  # type: ignore[arg-type]
+    (lambda split: tune("Popularity", split), "space must be given for Popularity, which has no usual one"),
+    (lambda split: tune("EASE", split, storage=3), "storage must be a file, the URL"),  # type: ignore[arg-type]
+    (lambda split: tune("EASE", split, storage="/"), "storage must be a file, the URL"),
+    (lambda split: tune("EASE", split, metric="ndcg"), "metric must be"),
+    (lambda split: tune("EAZE", split), "model must be one of .* Did you mean EASE"),
+    (lambda split: tune("EASE", split.training), "Make one: evaluation.strong_generalisation"),  # type: ignore[arg-type]
 ]
 
 
 @pytest.mark.parametrize(("wrong", "message"), WRONG, ids=[message for _, message in WRONG])
-def test_wrong_arguments_are_named(split: Split, wrong: Callable[[Split], Any], message: str) -> None:
-    with pytest.raises(MrfrecError, match=message):
+def test_wrong_arguments_are_named(
+    split: Split, wrong: Callable[[Split], Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mrfrec.evaluation.tuning.evaluate", lambda *_, **__: pytest.fail("tried"))
+    with pytest.raises((ParameterError, DataError), match=message):
         wrong(split)
 
 
-def test_a_model_is_given_by_its_class_or_as_it_is(split: Split, valued: Any) -> None:
-    valued(lambda _: 1.0)
-    assert climb(split, "ndcg@10", model=Ridged).model == "Ridged"
-    found = climb(split, "ndcg@10", model=Ridged(l1=7.0), vary={"l2": [1.0]})
-    assert [trial.parameters for trial in found.trials] == [{"l1": 7.0, "l2": 1.0}]
-
-    class Unknown(Ridged):
-        pass
-
-    for model in (Unknown, Unknown()):
-        with pytest.raises(ParameterError, match=r"Call mrfrec\.register with your own class first"):
-            tune(split, POINTS, model=model)
+def test_without_optuna_the_extra_is_named(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "optuna", None)
+    with pytest.raises(MissingLibraryError, match=r"tuning needs Optuna: .*\[tune\]"):
+        tune("EASE", split)
 
 
-# ── time ──────────────────────────────────────────────────────────────────────────────────────────
+def test_a_warning_tells_of_the_other_model_that_a_fit_to_all_data_would_be(split: Split) -> None:
+    part = replace(split, whole=DataSize(50_000, 30_000, 1_000_000, True))
+    with pytest.warns(MrfrecWarning, match=r"evaluated is a dense model.*all the data.*be a sparse model"):
+        evaluate(MRF(), part, "ndcg@10")
+    with pytest.warns(MrfrecWarning, match="be a sparse model") as caught:
+        found = tune(EASE(l2=3.0), part, trials=2, metric="ndcg@10", space={"l2": (1, 9)})
+    assert len(caught) == 1
+    assert [str(trial.plan)[:14] for trial in found.trials] == ["dense model (l"] * 2
 
 
-def test_no_trial_begins_when_the_time_is_up(
-    split: Split, valued: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [0.0]
-    monkeypatch.setattr("mrfrec.evaluation.study.time.monotonic", lambda: now[0])
-
-    def value(_: Parameters) -> float:  # always better, after 50 seconds
-        now[0] += 50.0
-        return now[0]
-
-    valued(value)
-    assert climb(split, "ndcg@10", model="EASE", minutes=5).out_of_time
-    assert now == [350.0]
-    points = [{"l2": float(x)} for x in range(1, 20)]
-    assert len(tune(split, points, "ndcg@10", model="EASE", minutes=0.001).trials) == 1
+def test_the_gain_over_the_start_is_in_the_table(split: Split) -> None:
+    found = tune("EASE", split, trials=14, metric="ndcg@10")
+    (table,) = of_tuning(found).sections
+    assert table.columns == ["l2", "nDCG@10 (validation)", "over the start", "training"]
+    assert [row[2] for row in table.rows].count("start") == 1
+    assert len(table.rows) in (10, 11)
+    assert table.rows[0][2] == str(found.best.gain) if found.best.gain else "start"
+    frame = found.to_frame()
+    assert frame["ndcg@10"].to_list() == [trial.value for trial in found.trials]
+    assert frame["gain"].to_list() == [trial.gain and trial.gain.difference for trial in found.trials]
 
 
-def test_as_many_points_are_compared_as_asked_for(split: Split, tmp_path: Path) -> None:
-    study = tmp_path / "trials.jsonl"
-    for count in (1, 3, 2):  # those of the file count
-        found = climb(split, "ndcg@10", model="EASE", minutes=None, trials=count, study=study)
-        assert len(found.trials) == count
-    assert len(study.read_text().splitlines()) == 1 + 3
-    of_two = of_tuning(found)
-    assert of_two.about[1] == "EASE: 2 points tried"
-    assert of_two.notes[0].startswith("The best of 2 points tried: ")
-    assert not found.out_of_time
-    alone = of_tuning(tune(split, POINTS, "ndcg@10", trials=1))
-    assert alone.notes[0].startswith("The best of 1 point tried: ")
-    with pytest.raises(ParameterError, match="trials must be a whole number, 1 or more"):
-        climb(split, trials=0)
-
-
-def test_progress_shows_the_first_fit_and_follows_the_limit_of_time(split: Split) -> None:
-    steps: list[tuple[str, int, int]] = []
-    climb(split, "ndcg@10", model="EASE", minutes=5, progress=lambda *step: steps.append(step))
-    first = [stage for stage, _, _ in steps if stage.startswith("trial 1: ")]
-    assert {"trial 1: learning weights", "trial 1: ranking"} <= set(first)
-    assert steps[0][1] < 1000 * 60  # from the start on, in milliseconds
-    assert {total for _, _, total in steps} == {300_000}
-    done = [done for _, done, _ in steps]
-    assert done == sorted(done)
-    assert (done[-2] < 300_000, done[-1]) == (True, 300_000)
-
-
-def test_the_best_so_far_is_told_before_the_next_trial(split: Split, valued: Any) -> None:
-    def value(x: Parameters) -> float:
-        if len(tried) > 4:
-            raise KeyboardInterrupt
-        return float(x["l2"])
-
-    tried, told = valued(value), []
-    with pytest.raises(KeyboardInterrupt):
-        climb(split, "ndcg@10", model="EASE", improved=lambda found: told.append(found.best.parameters["l2"]))
-    assert told[-1] == max(point["l2"] for point in tried[:-1])
-    assert told == sorted(told)
-
-
-def test_a_climb_starts_from_what_the_model_measures(valued: Any) -> None:
-    split = split_of(900, 100)
-    measured = MRF().fit(split.training).measured_
-    assert measured is not None
-    tried = valued(lambda _: 1.0)
-    climb(split, "ndcg@10")
-    assert any(choice.value != choice.start for choice in measured.choices)
-    assert all(tried[0][choice.name] == choice.value for choice in measured.choices if tried[0]["rank"])
-    ridges = {point["l2"] for point in tried if point["alpha"] == tried[0]["alpha"]}
-    l2 = measured.values["l2"]
-    assert sorted(ridges) == pytest.approx([l2 / 2, l2, 2 * l2], rel=0.05)
-    tried.clear()
-    climb(split, "ndcg@10", fixed={"measure": False})  # measures nothing
-    assert tried[0]["l2"] == "auto"
-
-
-@pytest.fixture(scope="module")
-def timed() -> Split:
-    return at_time(read_events(visits(2500), time=True))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fixed", [{}, {"half_life": "90d"}])
-def test_a_climb_keeps_what_times_have_taught(timed: Split, fixed: Parameters, tmp_path: Path) -> None:
-    within = timed.for_tuning()
-    model = MRF(**fixed).fit(within.training)
-    assert model.measured_ is not None
-    found = climb(timed, "ndcg@20", fixed=fixed, minutes=0.001)
-    start = found.trials[0]
-    assert start.value == evaluate_fitted(model, within.test, "ndcg@20").mean("ndcg@20").mean
-    assert found.default == start == found.best
-    measured = {*model.measured_.values} - {"rank_weight"}
-    assert measured > {"l2", "novelty", "order", "recency"}
-    assert {name: start.parameters[name] for name in measured} == {n: model.values_[n] for n in measured}
-    assert model.values_["half_life"] is not None
-    found.save(tmp_path / "best.json")
-    _, parameters = read_parameters(tmp_path / "best.json")
-    assert evaluate(MRF(**parameters), within, "ndcg@20").mean("ndcg@20").mean == start.value
-
-
-def test_durations_of_results_are_texts(timed: Split) -> None:
-    found = evaluate(MRF(half_life="90d", measure=False), timed, "ndcg@10")
-    values = of_comparison(Comparison([found])).data["models"][0]["values"]
-    assert values["half_life"] == "90d"
-
-
-def test_a_climb_varies_what_fades(timed: Split, valued: Any) -> None:
-    tried = valued(lambda _: 1.0)
-    climb(timed, "ndcg@10")
-    assert {name for name in tried[0] if len({point[name] for point in tried}) > 1} > {"half_life", "recency"}
-    assert tried[0]["half_life"] != "auto"
-
-
-def test_ridges_of_auto_are_multiples_of_what_a_fit_takes_for_it(split: Split) -> None:
-    X = np.random.default_rng(3).random((60, 12)) < 0.7  # popular items, whose squares are not their variance
-    training = Interactions(sp.csr_array(X.astype(np.float32)))
-    fixed: Parameters = {"measure": False, "user_weight": 0.0, "alpha": 0.0}
-    points = grids.usual_points(Split(training, split.test, None, "dense"), fixed=fixed)
-    l2 = float(MRF(**fixed).fit(training).plan_.l2)
-    numbers = [l2 if point["l2"] == "auto" else point["l2"] for point in points]
-    assert numbers == pytest.approx([l2 / 4, l2 / 2, l2, 2 * l2, 4 * l2], rel=0.02)
+def test_progress_counts_the_trials(split: Split) -> None:
+    told: list[tuple[str, int, int]] = []
+    tune("EASE", split, trials=3, metric="ndcg@10", progress=lambda *step: told.append(step))
+    assert {stage[:8] for stage, *_ in told} >= {"trial 1:", "trial 2:", "trial 3:"}
+    shares = [done / total for _, done, total in told if total]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
 
 
 # ── validation users that are unlike the test users ───────────────────────────────────────────────
@@ -587,58 +336,7 @@ def test_questions_of_other_popularity_are_worth_a_warning(split: Split) -> None
     with pytest.warns(
         MrfrecWarning, match=r"the hidden items have [\d.]+ users each in validation and [\d.]+"
     ):
-        climb(odd, "ndcg@10", model="Popularity")
-
-
-def test_a_climb_is_measured_as_any_other_tuning(split: Split, tmp_path: Path) -> None:
-    study = tmp_path / "study.jsonl"
-    found = climb(split, "ndcg@10", fixed={"sparsity": 0.4, "r": 0.0}, minutes=None, study=study)
-    points = [trial.parameters for trial in found.trials]
-    again = tune(split, points, "ndcg@10", fixed={"sparsity": 0.4, "r": 0.0})
-    assert [trial.value for trial in again.trials] == [trial.value for trial in found.trials]
-    start = next(trial for trial in again.trials if trial.parameters["l2"] == "auto")
-    assert (found.best.value or 0) >= (start.value or 1)
-    resumed = climb(split, "ndcg@10", fixed={"sparsity": 0.4, "r": 0.0}, minutes=None, study=study)
-    assert resumed.best == found.best
-
-
-@pytest.mark.parametrize(("model", "grid"), [("MRF", False), ("Ridged", True)])
-def test_the_default_and_the_gain_over_it_are_in_the_table(
-    split: Split, valued: Any, model: str, grid: bool
-) -> None:
-    usual = build(model, {}).parameters
-    start = {} if grid else build(model, {}).tuning_route(split.for_tuning().training).start
-    default = {**usual, **start, **({"measure": False} if "measure" in usual else {})}
-
-    def value(x: Parameters) -> float:  # the default is the worst of many
-        return 0.2 if {**default, **x} == default else 0.25 + (crc32(json.dumps(x).encode()) % 100) / 1e6
-
-    valued(value)
-    found = climb(split, "ndcg@10", model=model, grid=grid)
-    assert found.default is not None
-    assert {**default, **found.default.parameters} == default
-    report = of_tuning(found, most=3)
-    assert report.about[1] == f"{model}: {len(found.trials)} points tried"
-    assert "measure" not in report.sections[0].columns
-    place = report.sections[0].columns.index("over the default, unpaired")
-    cells = [row[place] for row in report.sections[0].rows]
-    assert len(cells) == 4
-    assert cells[-1] == "default"
-    gain = (found.best.value or 0.0) - 0.2
-    assert cells[0] == f"{gain:+.4f} (+{100 * gain / 0.2:.1f} %)"
-    assert report.data["default"] == build(model, found.default.parameters).parameters
-
-
-def test_a_default_that_was_not_tried_has_no_row(split: Split, valued: Any) -> None:
-    valued(lambda x: x["l1"] / 10)
-    found = climb(split, "ndcg@10", model="Ridged", vary={"l1": [2.0, 3.0]}, fixed={"l2": 1.0})
-    report = of_tuning(found)
-    assert found.default is None
-    assert "over the default, unpaired" not in report.sections[0].columns
-    assert any("default" in note for note in report.notes)
-    fixed = climb(split, "ndcg@10", model="Ridged", vary={"l1": [1.0, 3.0]}, fixed={"l2": 1.0})
-    assert fixed.default is not None
-    assert fixed.default.parameters == {"l1": 1.0, "l2": 1.0}
+        tune("ItemKNN", odd, trials=1, metric="ndcg@10")
 
 
 def test_a_comparison_notes_which_models_are_untuned(split: Split) -> None:

@@ -28,7 +28,6 @@ from mrfrec.errors import DataError, MissingLibraryError, ParameterError
 from mrfrec.io import batches, databases, queries
 from mrfrec.io.databases import connect, redacted
 from mrfrec.io.queries import open_query
-from mrfrec.io.tables import read_events
 
 from queries import execute, fetch
 from servers import eventually
@@ -224,9 +223,8 @@ def test_table_of_a_database_is_read_as_the_same_table_of_a_file(shop: str, tmp_
         assert list(got.users) == list(want.users)
         assert list(got.items) == list(want.items)
         assert (got.matrix != want.matrix).nnz == 0
-    events = read_events(shop, time="ts", query=query)
-    assert np.array_equal(events.time, read_events(file, time="ts").time)  # type: ignore[arg-type]
-    assert events.repeated == 1
+    data = read_interactions(shop, time="ts", query=query)
+    assert np.array_equal(data.times, read_interactions(file, time="ts").times)  # type: ignore[arg-type]
 
 
 def test_batches_are_bounded_and_in_order(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +286,7 @@ def test_query_and_database_need_each_other(tmp_path: Path) -> None:
     for name in ("separator", "columns", "input_format"):
         value: Any = ["a"] if name == "columns" else "csv" if name == "input_format" else ","
         with pytest.raises(ParameterError, match=f"{name} must be left out for a database"):
-            read_events("sqlite:///x.db", query="select 1", **{name: value})
+            read_interactions("sqlite:///x.db", query="select 1", **{name: value})
 
 
 def test_types_of_postgresql_are_understood_or_refused(postgres: str) -> None:
@@ -308,7 +306,7 @@ def test_types_of_postgresql_are_understood_or_refused(postgres: str) -> None:
     with pytest.raises(DataError, match=r"'price' \(value\) is money\. .* cast\(… as numeric\)\.$"):
         read_interactions(postgres, query=priced, value="price", binary=False)
     query = "select 1 as user_id, 2 as item_id, interval '1 day' as unused, extract(epoch from now()) as time"
-    assert read_events(postgres, time=True, query=query).time is not None
+    assert read_interactions(postgres, time=True, query=query).origin is not None
     odd_time = "select n as user_id, n as item_id, {} as time from generate_series(1, 3) n"
     for odd in ("interval '1 day'", "'\\x01'::bytea", "'infinity'::timestamp", "array[n]", "'[5]'::json"):
         with pytest.warns(MrfrecWarning, match="no times are kept"):

@@ -39,9 +39,8 @@ from mrfrec import (
 )
 from mrfrec.cli.app import run as run_command
 from mrfrec.data.ids import Ids
-from mrfrec.evaluation.splits import strong_generalisation
 from mrfrec.io import batches, text
-from mrfrec.io.tables import read_events, read_users
+from mrfrec.io.tables import read_users
 from mrfrec.models import Popularity
 
 Row = tuple[Any, ...]
@@ -365,14 +364,6 @@ def test_a_table_of_bad_rows_only_says_why_they_are_bad() -> None:
         read_interactions(pl.DataFrame({"user": [None, 1], "item": [1, None]}), on_bad="skip")
 
 
-def test_events_and_interactions_in_the_place_of_the_other_are_refused_with_advice() -> None:
-    rows = pl.DataFrame({"user": [1], "item": [2]})
-    with pytest.raises(DataError, match=r"got Events\. Give events\.interactions\(\)"):
-        Popularity().fit(read_events(rows))
-    with pytest.raises(DataError, match=r"got Interactions\. Read them with evaluation\.read_events"):
-        strong_generalisation(read_interactions(rows), 1)  # type: ignore[arg-type]
-
-
 pieces = st.sampled_from([b'"', b",", b"\n", b"{", b"[", b"\\", b"\xff", b"\x00", b"nul", b"1e999"])
 
 
@@ -587,11 +578,8 @@ def test_returns_and_zeros_count_alike_in_every_format(folder: Path, form: str) 
     net = {(2, "a"): 2.0, (2, "b"): 1.0, (2, "c"): -1.0}  # what adds up to 0 is no interaction
     for options, expected in (({"min_value": 1}, bought), ({"binary": False}, net)):
         assert_is(read_interactions(source, value="qty", **options), expected)
-        events = read_events(source, value="qty", **options)
-        assert_is(events.interactions(), expected)
-    for read in (read_interactions, read_events):
-        with pytest.raises(ParameterError, match=r"value must be left out without .*'qty'\. binary=False"):
-            read(source, value="qty")
+    with pytest.raises(ParameterError, match=r"value must be left out without .*'qty'\. binary=False"):
+        read_interactions(source, value="qty")
 
 
 @pytest.fixture
@@ -625,7 +613,6 @@ def test_folder_of_parquet_files_is_one_table_whose_days_are_a_column(days: Path
     ]
     assert read_interactions([str(days)]).times is None  # not recognised
     assert len(read_interactions(days, time="day", since="2026-11-02")) == 2
-    assert list(read_events(days, time="day").take(np.arange(2)).users) == ["bob", "cem"]  # by name
     with pytest.raises(
         ParameterError, match=r"time must be a column of .*: 'user', 'item', 'day'; got 'run'"
     ):

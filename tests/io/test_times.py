@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from mrfrec import DataError, Interactions, MrfrecWarning, ParameterError, read_interactions
 from mrfrec.io import batches
-from mrfrec.io.tables import read_events
 
 START = datetime(2018, 3, 4, 5, 6, 7, tzinfo=UTC)
 ROWS = pl.DataFrame({"user": [1, 1, 2, 1, 3], "item": [5, 6, 5, 5, 6]})
@@ -127,18 +126,15 @@ def test_matrix_does_not_change_because_times_are_read(options: dict[str, Any]) 
 def test_recognised_column_without_a_time_in_each_row_is_not_kept(times: list[Any], why: str) -> None:
     frame = ROWS.with_columns(pl.Series("date", times, strict=False))
     plain = read_interactions(ROWS)
-    for read in (read_interactions, read_events):
-        with pytest.warns(MrfrecWarning, match="no times are kept: column 'date': ") as warned:
-            data = read(frame)
-        assert len(warned) == 1
-        assert why in str(warned[0].message)
-        if isinstance(data, Interactions):
-            assert repr(data).endswith("""not used: 'date' (time='date', on_bad="skip" would use it))""")
-        data = data if isinstance(data, Interactions) else data.interactions()
-        assert (data.times, data.fingerprint) == (None, plain.fingerprint)
-        for asked in ("date", True):
-            with pytest.raises(DataError):
-                read(frame, time=asked)
+    with pytest.warns(MrfrecWarning, match="no times are kept: column 'date': ") as warned:
+        data = read_interactions(frame)
+    assert len(warned) == 1
+    assert why in str(warned[0].message)
+    assert repr(data).endswith("""not used: 'date' (time='date', on_bad="skip" would use it))""")
+    assert (data.times, data.fingerprint) == (None, plain.fingerprint)
+    for asked in ("date", True):
+        with pytest.raises(DataError):
+            read_interactions(frame, time=asked)
 
 
 def test_times_of_earlier_rows_go_if_a_later_row_has_none(
@@ -212,11 +208,10 @@ def test_times_after_the_clock_are_kept_with_one_warning() -> None:
     frame = ROWS.with_columns(
         date=pl.Series(["2018-01-01", "2019-01-01", "9000-01-02", "2018-01-01", "2017-01-01"])
     )
-    for read in (read_interactions, read_events):
-        with pytest.warns(MrfrecWarning, match="in the future, the latest is 9000-01-02: they") as warned:
-            assert read(frame)
-        assert len(warned) == 1
-        read(frame, until="2020-01-01")
+    with pytest.warns(MrfrecWarning, match="in the future, the latest is 9000-01-02: they") as warned:
+        assert read_interactions(frame)
+    assert len(warned) == 1
+    read_interactions(frame, until="2020-01-01")
     tomorrow = f"{datetime.now(UTC) + timedelta(hours=14):%Y-%m-%dT%H:%M:%S}"  # where the day begins first
     read_interactions(frame.with_columns(date=pl.lit(tomorrow)))
 
@@ -226,32 +221,18 @@ row = st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 99))
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(row, min_size=1, max_size=40), st.booleans())
-def test_pairs_have_their_last_time_and_events_their_first(rows: list[Any], twice: bool) -> None:
+def test_pairs_have_their_last_time(rows: list[Any], twice: bool) -> None:
     rows = rows if twice else list({(user, item): (user, item, at) for user, item, at in rows}.values())
     frame = pl.DataFrame(rows, schema=["user", "item", "time"], orient="row")
     last: dict[tuple[int, int], int] = {}
-    first: dict[tuple[int, int], int] = {}
     for user, item, at in rows:
         last[user, item] = max(at, last.get((user, item), 0))
-        first[user, item] = min(at, first.get((user, item), at))
-    data, events = read_interactions(frame), read_events(frame).interactions()
+    data = read_interactions(frame)
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    for each, expected in ((data, last), (events, first)):
-        if len({*expected.values()}) == 1:
-            assert each.times is None
-        else:
-            assert days_of(each, epoch) == {pair: at / 86_400 for pair, at in expected.items()}
-    if not twice:
-        assert data.fingerprint == events.fingerprint
-
-
-def test_events_read_by_other_rules_than_a_model_go_on_being_added() -> None:
-    from mrfrec.models import Popularity
-
-    frame = ROWS.with_columns(rating=pl.Series([5.0] * 5), time=FORMS["text"])
-    model = Popularity().fit(read_interactions(frame, min_value=4))
-    model.update(read_events(frame.with_columns(pl.col("user") + 10)).interactions())
-    assert days_of(model.fitted_.data_for("a test")).items() > LAST.items()
+    if len({*last.values()}) == 1:
+        assert data.times is None
+    else:
+        assert days_of(data, epoch) == {pair: at / 86_400 for pair, at in last.items()}
 
 
 def test_pandas_times_are_converted_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:

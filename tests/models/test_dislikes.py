@@ -12,7 +12,6 @@ import scipy.sparse as sp
 
 from mrfrec import MRF, DataError, Interactions, ParameterError, read_interactions, read_item_features
 from mrfrec.cli.app import run as run_command
-from mrfrec.data.events import Events
 from mrfrec.evaluation import (
     Split,
     at_time,
@@ -20,7 +19,6 @@ from mrfrec.evaluation import (
     given,
     last,
     leave_out,
-    read_events,
     strong_generalisation,
 )
 from mrfrec.models import ItemKNN, Popularity
@@ -121,8 +119,8 @@ def table(users: int = 400, seed: int = 5) -> pl.DataFrame:
     )
 
 
-def timed_events() -> Events:
-    return read_events(table(), time=True, binary=False)
+def timed_data() -> Interactions:
+    return read_interactions(table(), binary=False)
 
 
 def given_split() -> Split:
@@ -135,14 +133,14 @@ def given_split() -> Split:
 @pytest.mark.parametrize(
     "made",
     [
-        lambda: strong_generalisation(timed_events(), 60),
-        lambda: leave_out(timed_events(), 3),
-        lambda: last(timed_events(), 3),
-        lambda: at_time(timed_events(), 0.2),
-        lambda: by_hash(timed_events().interactions(), 0.2),
+        lambda: strong_generalisation(timed_data(), 60),
+        lambda: leave_out(timed_data(), 3),
+        lambda: last(timed_data(), 3),
+        lambda: at_time(timed_data(), 0.2),
+        lambda: by_hash(timed_data(), 0.2),
         given_split,
         lambda: given_split().for_tuning(),
-        lambda: leave_out(timed_events(), 3).for_tuning(),
+        lambda: leave_out(timed_data(), 3).for_tuning(),
     ],
 )
 def test_a_hidden_dislike_is_no_target(made: Callable[[], Split]) -> None:
@@ -162,8 +160,8 @@ def test_a_hidden_dislike_is_no_target(made: Callable[[], Split]) -> None:
 
 
 def test_strong_generalisation_hides_the_same_pairs_and_asks_for_the_likes_among_them() -> None:
-    liked = strong_generalisation(timed_events(), 60).test
-    whole = strong_generalisation(read_events(table(), time=True), 60).test
+    liked = strong_generalisation(timed_data(), 60).test
+    whole = strong_generalisation(table(), 60).test
     values = {(user, item): value for user, item, value, _ in table().iter_rows()}
 
     def pairs(asked: Any) -> set[tuple[Any, Any]]:

@@ -526,7 +526,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_new_items_are_measured_among_themselves_and_among_all(shop: Path) -> None:
-    events = evaluation.read_events(shop / "events.csv")
+    events = shop / "events.csv"
     split = evaluation.strong_generalisation(events, 40)
     features = read_item_features(shop / "products.csv")
     model = MRF(measure=False)

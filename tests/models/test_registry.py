@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 import mrfrec
 from mrfrec import MRF, ModelFileError, ParameterError, Recommender
-from mrfrec.evaluation import grids
+from mrfrec.evaluation.tuning import checked_space
 from mrfrec.models import ItemKNN, Linear, registry
 from mrfrec.models.compiling import warm_up
 from mrfrec.models.registry import MODELS, build, kind_named, model_class
@@ -25,7 +25,7 @@ X = sp.csr_array(random_matrix(2, users=40, items=20))
 class Scaled(MRF):
     """A model of a user, with parameters that are positional, required, and fixed."""
 
-    tuning_grid: ClassVar[dict[str, Any]] = {"factor": (0.5, 2.0), "alpha": (0.0, 1.0)}
+    search_space: ClassVar[dict[str, Any]] = {"factor": (0.5, 2.0)}
 
     def __init__(self, factor: float, shift: float = 0.0, *, threads: int | None = None) -> None:
         super().__init__(l2=2.0, offset=True, threads=threads)
@@ -57,7 +57,7 @@ def test_a_registered_model_is_saved_and_loaded(tmp_path: Path) -> None:
     assert loaded.recommend(history=[], k=4).equals(model.recommend(history=[], k=4))
     assert model_class("scaled") is Scaled
     assert build("Scaled", {"factor": 2.0}, {"threads": 1}).threads == 1
-    assert grids.axes_of("Scaled") == {"factor": (0.5, 2.0)}  # it has no parameter alpha
+    assert checked_space("Scaled", {}, None) == {"factor": (0.5, 2.0)}
     with pytest.raises(ParameterError, match="all that Scaled requires: factor"):
         build("Scaled", {"shift": 1.0})
 
@@ -248,7 +248,7 @@ def test_every_model_says_what_it_needs() -> None:
     for kind in MODELS:
         own = model_class(kind)
         assert own.__name__ == kind
-        assert own.tuning_grid.keys() <= own.defaults().keys() - set(own.machine_parameters)
+        assert own.search_space.keys() <= own.defaults().keys() - set(own.machine_parameters)
         assert len([each for each in own.__mro__ if issubclass(each, Recommender)]) <= 4
     assert kind_named("item_knn") == "ItemKNN"
     assert kind_named("nothing") is None

@@ -49,7 +49,7 @@ def test_pipeline_fits_and_shows_a_model_which_answers_as_its_last_step() -> Non
 
 
 def test_searches_and_cross_validation_are_declined_without_a_scorer() -> None:
-    message = r"MRF has no score .* Use mrfrec.evaluation: climb or tune .* scores\(X\) returns"
+    message = r"MRF has no score .* Use mrfrec.evaluation: tune .* scores\(X\) returns"
     with pytest.raises(MrfrecError, match=message):
         MRF().score  # noqa: B018
     search = GridSearchCV(MRF(measure=False), {"l2": [1.0, 2.0]}, cv=2)

@@ -155,14 +155,12 @@ def test_values_of_histories_equal_naive(seed: int) -> None:
     lengths = rng.integers(0, 9, 30)
     ptr = np.concatenate([[0], np.cumsum(lengths)])
     times = rng.integers(0, 5, ptr[-1]) * DAY
-    at = rng.integers(4, 30, 30) * DAY
-    found = Recency(3.0 * DAY, 0.7, 2.0 * DAY).factors(ptr, times, at)
+    found = Recency(3.0 * DAY, 0.7).factors(ptr, times)
     for u in range(30):
         own = times[ptr[u] : ptr[u + 1]]
         if not len(own):
             continue
-        rho = 0.7 ** (2 ** (-(at[u] - own.max()) / (2 * DAY)))
-        places = naive.asked_values(list(range(len(own))), own.tolist(), rho)
+        places = naive.asked_values(list(range(len(own))), own.tolist(), 0.7)
         faded = 2.0 ** (-(own.max() - own) / (2 * 3.0 * DAY))
         wanted = np.array(list(places.values())) * faded
         np.testing.assert_allclose(found[ptr[u] : ptr[u + 1]], wanted, rtol=1e-5)

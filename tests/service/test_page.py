@@ -291,7 +291,7 @@ def test_rules_of_an_address_are_those_of_the_api_and_every_link_and_form_keeps_
     products: httpx.Client, folder: Path, rules: dict[str, Any]
 ) -> None:
     model = mrfrec.load(folder / "products.mrf")
-    wanted = model.answer(history=["p1", "p10"], k=10, **rules).rows
+    wanted = rows_for(model, history=["p1", "p10"], k=10, **rules)
     page = get(products, _address(rules))
     html = products.get(_address(rules)).text
     cards = html.split('<li class="card">')[1:]
@@ -304,7 +304,7 @@ def test_rules_of_an_address_are_those_of_the_api_and_every_link_and_form_keeps_
         assert sum(parts) == pytest.approx(score, abs=1e-6)
     said = re.search(r"([\d,]+) of ([\d,]+) items? (?:is|are) left by the filter", html)
     if "where" in rules:
-        everything = model.answer(history=[], k=200, exclude_seen=False, where=rules["where"]).rows
+        everything = rows_for(model, history=[], k=200, exclude_seen=False, where=rules["where"])
         assert said is not None
         assert (int(said[1]), int(said[2])) == (len(everything), model.fitted_.size.items)
     else:

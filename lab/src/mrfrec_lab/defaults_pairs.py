@@ -13,8 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from mrfrec import MRF, datasets
-from mrfrec.data.events import Events
-from mrfrec.evaluation import Evaluation, evaluate, paired, read_events, strong_generalisation
+from mrfrec.data.interactions import Interactions
+from mrfrec.evaluation import Evaluation, evaluate, paired, strong_generalisation
+from mrfrec.evaluation.splits import owners, part_of
+from mrfrec.io.tables import read_interactions
 
 METRIC = "ndcg@100"
 HELDOUT = 0.09  # of the users, for validation and for test
@@ -34,24 +36,28 @@ SAMPLES: tuple[tuple[str, int | None, int | None, int], ...] = (  # data, items,
 )
 
 
-def sampled(events: Events, items: int | None, users: int | None) -> Events:
-    """Keep the rows of some items and users, drawn at random."""
-    random, keep = np.random.default_rng(1), np.ones(len(events), np.bool_)
-    for count, column, n in ((items, events.item, events.n_items), (users, events.user, events.n_users)):
+def sampled(data: Interactions, items: int | None, users: int | None) -> Interactions:
+    """Keep the pairs of some items and users, drawn at random."""
+    random, keep = np.random.default_rng(1), np.ones(len(data), np.bool_)
+    for count, column, n in (
+        (items, data.matrix.indices, data.n_items), (users, owners(data.matrix), data.n_users)
+    ):  # fmt: skip
         if count is not None:
             chosen = np.zeros(n, np.bool_)
             chosen[random.choice(n, count, replace=False)] = True
             keep &= chosen[column]
-    return events.take(np.flatnonzero(keep))
+    return part_of(data, keep)
 
 
 def rows(data: Path) -> Iterator[list[str]]:
     for name, items, users, least in SAMPLES:
         whole = (
-            datasets.events(name) if name == "debian" else read_events(data / f"{name}.parquet", time=False)
+            datasets.load(name)
+            if name == "debian"
+            else read_interactions(data / f"{name}.parquet", time=False)
         )
-        events = sampled(whole, items, users).filtered(min_items=least)
-        split = strong_generalisation(events, int(HELDOUT * events.n_users), min_items=0)
+        some = sampled(whole, items, users).filtered(min_items=least)
+        split = strong_generalisation(some, int(HELDOUT * some.n_users), min_items=0)
         X = split.training
         dense = evaluate(MRF(sparsity=None), split, METRIC)
         yield [

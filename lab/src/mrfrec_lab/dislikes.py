@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from mrfrec import MRF, Interactions
+from mrfrec import MRF, Interactions, read_interactions
 from mrfrec.answers import selection
-from mrfrec.evaluation import Questions, Split, paired, read_events, strong_generalisation
+from mrfrec.evaluation import Questions, Split, paired, strong_generalisation
 from mrfrec.evaluation.metrics import Lists, mean_of, parse
 from mrfrec.extending import Rows
 from mrfrec.models.parameters import runtime_of
@@ -56,15 +56,20 @@ def values_of(model: MRF, asked: Questions, targets: dict[str, sp.csr_array], di
     return found
 
 
+def of_values(data: Interactions, values: np.ndarray[Any, Any]) -> Interactions:
+    """Return the same pairs with other values."""
+    X = sp.csr_array((values, data.matrix.indices, data.matrix.indptr), shape=data.matrix.shape)
+    return Interactions(X, data.users, data.items)
+
+
 def splits_of(folder: Path) -> tuple[Split, dict[str, sp.csr_array], Questions]:
-    events = read_events(folder / "anime-5k-users" / "interactions.parquet", binary=False, time=False)
-    events = events.filtered(min_items=5)
-    assert events.value is not None
-    like = (events.value < 0) | (events.value >= LOWEST_LIKE)
+    data = read_interactions(folder / "anime-5k-users" / "interactions.parquet", binary=False, time=False)
+    data = data.filtered(min_items=5)
+    like = (data.matrix.data < 0) | (data.matrix.data >= LOWEST_LIKE)
     signs = np.where(like, 1, -1).astype(np.float32)
     # Only likes are targets: with all signs turned, the same pairs are hidden, and the dislikes are targets.
-    split, turned = (strong_generalisation(replace(events, value=x), HELDOUT) for x in (signs, -signs))
-    everybody = strong_generalisation(replace(events, value=None), HELDOUT).test
+    split, turned = (strong_generalisation(of_values(data, x), HELDOUT) for x in (signs, -signs))
+    everybody = strong_generalisation(of_values(data, abs(signs)), HELDOUT).test
     rows = {"liked": split.test, "disliked": turned.test}
     targets = {}
     shown = sp.lil_array(everybody.shown.shape, dtype=np.float32)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mrfrec import MRF, Interactions, datasets, read_interactions
-from mrfrec.evaluation import Evaluation, Split, evaluate, given, paired, read_events, strong_generalisation
+from mrfrec.evaluation import Evaluation, Split, evaluate, given, paired, strong_generalisation
 from mrfrec_lab.places import CACHE
 
 ROWS = CACHE / "measured.jsonl"
@@ -30,8 +30,8 @@ def split_of(folder: Path, name: str) -> tuple[Split, list[str]]:
         training, test = (read_interactions(folder / name / f"{part}.parquet") for part in ("train", "test"))
         return given(training, test), ["ndcg@20", "recall_all@20"]
     table = folder / name / "interactions.parquet"  # without times: items are hidden at random
-    events = datasets.events(name) if name == "debian" else read_events(table, time=False)
-    users = int((np.bincount(events.user) >= 5).sum())
+    events = datasets.load(name) if name == "debian" else read_interactions(table, time=False)
+    users = int((np.diff(events.matrix.indptr) >= 5).sum())
     rare = {"min_users": 5} if name == "book-crossing" else {}
     heldout = min(int(HELDOUT * users), 10_000)
     return strong_generalisation(events, heldout, min_items=5, **rare), ["ndcg@100", "recall@20"]

@@ -22,9 +22,10 @@ import scipy.sparse as sp
 
 from mrfrec import MRF, datasets, read_item_features
 from mrfrec.data.features import ItemFeatures
-from mrfrec.evaluation import Questions, Split, paired, read_events, strong_generalisation
+from mrfrec.evaluation import Questions, Split, paired, strong_generalisation
 from mrfrec.evaluation.metrics import mean_of
 from mrfrec.figures import figure_axes
+from mrfrec.io.tables import read_interactions
 from mrfrec.models.compiling import warm_up
 from mrfrec.models.parameters import unfitted
 from mrfrec_lab.places import RESULTS, machine
@@ -45,10 +46,12 @@ def data_of(name: str, folder: Path | None) -> tuple[Any, ItemFeatures]:
         names = [str(item).replace("-", " ") for item in data.items]
         table = pl.DataFrame({"item": list(data.items), "description": list(titles), "name": names})
         kinds: Any = {"description": "words", "name": "words"}
-        return datasets.events(name), read_item_features(table, columns=kinds)
+        return data, read_item_features(table, columns=kinds)
     assert folder is not None
     rare = {"min_users": 5} if name == "book-crossing" else {}
-    events = read_events(folder / name / "interactions.parquet", time=False).filtered(min_items=5, **rare)
+    events = read_interactions(folder / name / "interactions.parquet", time=False).filtered(
+        min_items=5, **rare
+    )
     table = pl.read_parquet(folder / name / "items.parquet")
     # MovieTweetings has two spellings of one title.
     return events, read_item_features(table.unique("item", keep="first", maintain_order=True))

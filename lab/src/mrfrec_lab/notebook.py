@@ -26,7 +26,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from mrfrec import MRF, datasets
-from mrfrec.evaluation import read_events, strong_generalisation
+from mrfrec.evaluation import strong_generalisation
+from mrfrec.io.tables import read_interactions
 
 ALPHA, MAX_NEIGHBORS = 0.75, 1000
 # What of the notebook is needed. Everything else, such as reading files, is left out.
@@ -178,9 +179,9 @@ def _cells(notebook: Fitted, mine: Fitted) -> list[str]:
 
 def matrix(data: str, heldout: int) -> "sp.csr_array":
     """Read users × items, without items that all users have: the notebook divides by their variance, 0."""
-    events = datasets.events(data) if data == "debian" else read_events(data, time=False)
+    events = datasets.load(data) if data == "debian" else read_interactions(data, time=False)
     split = strong_generalisation(events, heldout) if heldout else None
-    X = events.interactions().matrix if split is None else split.training.matrix
+    X = events.matrix if split is None else split.training.matrix
     users = np.bincount(X.indices, minlength=X.shape[1])
     return sp.csr_array(X[:, np.flatnonzero((users > 0) & (users < X.shape[0]))])
 

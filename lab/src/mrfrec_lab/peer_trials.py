@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.evaluation import Split, grid, metrics
+from mrfrec.evaluation import Split, metrics
+from mrfrec_lab.grids import grid
 from mrfrec_lab.places import CACHE, machine, writing
 
 SCRIPT = Path(__file__).with_name("peer_models.py")

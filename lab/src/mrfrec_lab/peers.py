@@ -19,9 +19,8 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from mrfrec import datasets
+from mrfrec import datasets, read_interactions
 from mrfrec.evaluation import Split, metrics, splits
-from mrfrec.io.tables import read_events, read_interactions
 from mrfrec_lab.peer_trials import (
     Row,
     best_of,
@@ -128,7 +127,7 @@ _HELD_OUT = "Strong generalisation: {0:,} users are held out for validation and 
 
 def _strong(title: str, folder: str, heldout: int, closing: str = "") -> Data:
     def split(data: Path) -> Split:
-        events = read_events(data / folder / "interactions.parquet", time=False)
+        events = read_interactions(data / folder / "interactions.parquet", time=False)
         return splits.strong_generalisation(events, heldout)
 
     return Data(title, _HELD_OUT.format(heldout), split, ("ndcg@100", "recall@20"), closing)
@@ -147,7 +146,7 @@ DATA = {
     "debian": Data(
         "Debian packages, the data set in mrfrec",
         _HELD_OUT.format(300),
-        lambda _: splits.strong_generalisation(datasets.events("debian"), 300),
+        lambda _: splits.strong_generalisation(datasets.load("debian"), 300),
         ("ndcg@100", "recall@20"),
     ),
     "movietweetings": _strong(

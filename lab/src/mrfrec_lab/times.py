@@ -19,9 +19,11 @@ import numpy as np
 import polars as pl
 
 from mrfrec import MRF
-from mrfrec.data.events import Events
-from mrfrec.evaluation import Split, at_time, evaluate, last, paired, read_events
+from mrfrec.data.interactions import Interactions
+from mrfrec.evaluation import Split, at_time, evaluate, last, paired
 from mrfrec.evaluation.metrics import Numbers, mean_of
+from mrfrec.evaluation.splits import part_of
+from mrfrec.io.tables import read_interactions
 from mrfrec.models import Popularity
 from mrfrec_lab.places import CACHE
 
@@ -49,17 +51,17 @@ def split_of(folder: Path, name: str) -> Split:
     """Return the cut of a data set or, without times, the split that hides the last items."""
     path = folder / name / "interactions.parquet"
     if name != SEQUENCE:
-        return at_time(read_events(path), 0.1)
+        return at_time(path, 0.1)
     order = pl.int_range(pl.len()).over("user")
-    return last(read_events(pl.read_parquet(path).with_columns(timestamp=order * 86_400)))
+    return last(pl.read_parquet(path).with_columns(timestamp=order * 86_400))
 
 
-def cut_at(events: Events, share: float) -> Split:
+def cut_at(data: Interactions, share: float) -> Split:
     """Return the split that trains on a share of the events, and asks about the next tenth."""
-    assert events.time is not None
-    count = round((share + 0.1) * len(events))
-    later = np.append(np.sort(events.time), np.iinfo(np.int64).max)[count]
-    return at_time(events.take(np.flatnonzero(events.time < later)), 0.1 / (share + 0.1))
+    assert data.times is not None
+    count = round((share + 0.1) * len(data))
+    later = np.append(np.sort(data.times), np.iinfo(np.int64).max)[count]
+    return at_time(part_of(data, data.times < later), 0.1 / (share + 0.1))
 
 
 def keep(name: str, model: str, values: Numbers, split: Split, seconds: float, about: str) -> None:
@@ -83,10 +85,10 @@ def measure(split: Split, name: str, metric: str, models: dict[str, Any]) -> Non
 
 def cuts(folder: Path, name: str) -> None:
     """Append the rows of three successive cuts of a data set with times."""
-    events = read_events(folder / name / "interactions.parquet")
+    data = read_interactions(folder / name / "interactions.parquet")
     for share in CUTS:
         models = {label: MODELS[label] for label in ("MRF, blind", "MRF()")}
-        measure(cut_at(events, share), f"{name}, {share:.0%}", metric_of(name), models)
+        measure(cut_at(data, share), f"{name}, {share:.0%}", metric_of(name), models)
 
 
 def sequences(folder: Path, tune: bool) -> None:

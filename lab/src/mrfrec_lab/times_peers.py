@@ -21,7 +21,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec import MRF
-from mrfrec.evaluation import Split, climb, evaluate
+from mrfrec.evaluation import Split, evaluate, tune
 from mrfrec_lab import peers
 from mrfrec_lab.peer_trials import (
     best_of,
@@ -58,7 +58,7 @@ def others(split: Split, name: str, trials: int) -> None:
         keep(name, f"{row.name}, tuned", np.array(found["values"][metric]), split, found["seconds"], about)
 
 
-def own(split: Split, name: str, minutes: float) -> None:
+def own(split: Split, name: str, trials: int) -> None:
     """Append the row of an MRF that is tuned on the earlier cut."""
     data = split.for_tuning().training
     assert data.times is not None
@@ -66,11 +66,11 @@ def own(split: Split, name: str, minutes: float) -> None:
     measured = 0.0 if found is None else found.values["half_life"]  # microseconds
     middle = timedelta(microseconds=measured or float(data.times.max() - np.median(data.times)))
     half_lives = [f"{by * middle.total_seconds():.0f}s" for by in (4, 2, 1.4, 1, 0.7, 0.5, 0.25)]
-    vary: dict[str, Sequence[Any]] = {
+    space: dict[str, Sequence[Any]] = {
         "half_life": [None, *half_lives], "order": [0.0, 0.1, 0.3, 1.0, 3.0],
         "recency": [1.0, 0.95, 0.9, 0.8, 0.65, 0.5],
     }  # fmt: skip
-    best = climb(split, metric_of(name), vary=vary, minutes=minutes).best.parameters
+    best = tune(MRF(), split, trials=trials, space=space, metric=metric_of(name)).best.parameters
     evaluated = evaluate(MRF(**best), split, [metric_of(name)])
     about = ", ".join(f"{key}={value}" for key, value in best.items() if key != "measure")
     values = evaluated.per_user(metric_of(name))
@@ -117,8 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("data", type=Path, help="folder with one folder per data set")
     parser.add_argument("names", nargs="+")
-    parser.add_argument("--trials", type=int, default=10, help="of each model but MRF (default 10)")
-    parser.add_argument("--minutes", type=float, default=MOST_MINUTES, help="to tune an MRF (default 4)")
+    parser.add_argument("--trials", type=int, default=10, help="of each model (default 10)")
     parser.add_argument("--export", action="store_true", help="write cache/sasrec for sasrec.py")
     parser.add_argument("--lists", type=Path, help="folder that experiments/sasrec.py has written to")
     options = parser.parse_args()
@@ -131,7 +130,7 @@ def main() -> None:
         else:
             others(split, name, options.trials)
             if name != SEQUENCE:
-                own(split, name, options.minutes)
+                own(split, name, options.trials)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Compare the untuned `MRF()` with tuned EASE, EDLAE and SLIM, user by user.
 
-    python -m mrfrec_lab.untuned measure mtg.npz mtg.json EASE EDLAE SLIM --minutes 5
+    python -m mrfrec_lab.untuned measure mtg.npz mtg.json EASE EDLAE SLIM --trials 30
     python -m mrfrec_lab.untuned page experiments/results/untuned *.json
 
 The data files are those of `experiments.autoencoders.export`. `measure` tunes each model on the validation
@@ -19,8 +19,7 @@ import scipy.sparse as sp
 
 from mrfrec import Interactions
 from mrfrec.data.ids import Ids
-from mrfrec.evaluation import Questions, Split, evaluate, metrics
-from mrfrec.evaluation.tuning import climb
+from mrfrec.evaluation import Questions, Split, evaluate, metrics, tune
 from mrfrec_lab.autoencoders import rows
 from mrfrec_lab.models import build
 
@@ -67,7 +66,7 @@ def split_of(path: Path) -> Split:
     return Split(training, questions("test"), None, path.stem, inner=lambda: inner)
 
 
-def measure(source: Path, target: Path, models: list[str], minutes: float, threads: int | None) -> None:
+def measure(source: Path, target: Path, models: list[str], trials: int, threads: int | None) -> None:
     """Tune the models, measure them on the test questions, and write one number per user."""
     split = split_of(source)
     wanted = ["ndcg@20", "recall_all@20"] if source.stem == "gowalla" else ["ndcg@100", "recall@20"]
@@ -76,14 +75,16 @@ def measure(source: Path, target: Path, models: list[str], minutes: float, threa
         start, facts = time.perf_counter(), {}
         parameters: dict[str, Any] = {}
         if name != UNTUNED:
-            tuned = climb(
-                split, wanted[0], model=name, fixed=DENSE.get(name), minutes=minutes,
-                machine={"threads": threads},
-                improved=lambda so_far: print(so_far.best, flush=True),
-            )  # fmt: skip
+            tuned = tune(
+                build(name, {**DENSE.get(name, {}), "threads": threads}),
+                split,
+                trials=trials,
+                metric=wanted[0],
+            )
+            print(tuned.best, flush=True)
             parameters = tuned.best.parameters
             facts = {"validation": tuned.best.value, "trials": len(tuned.trials)}
-            facts |= {"out_of_time": tuned.out_of_time, "tuning_seconds": time.perf_counter() - start}
+            facts |= {"tuning_seconds": time.perf_counter() - start}
         model = build(name.removesuffix("()"), {**parameters, "threads": threads})
         result = evaluate(model, split, wanted, name=name)
         print(source.stem, result, f"{result.seconds['training']:.1f} s", parameters, flush=True)
@@ -135,14 +136,14 @@ def main() -> None:
     measured.add_argument("source", type=Path)
     measured.add_argument("target", type=Path)
     measured.add_argument("models", nargs="*")
-    measured.add_argument("--minutes", type=float, default=5.0)
+    measured.add_argument("--trials", type=int, default=30)
     measured.add_argument("--threads", type=int)
     written = commands.add_parser("page")
     written.add_argument("target", type=Path)
     written.add_argument("sources", type=Path, nargs="+")
     asked = parser.parse_args()
     if asked.command == "measure":
-        measure(asked.source, asked.target, asked.models, asked.minutes, asked.threads)
+        measure(asked.source, asked.target, asked.models, asked.trials, asked.threads)
     else:
         page(asked.target, asked.sources)
 

@@ -10,7 +10,8 @@ import datetime
 from pathlib import Path
 
 from mrfrec import MRF, datasets
-from mrfrec.evaluation import evaluate_rules, read_events, strong_generalisation
+from mrfrec.evaluation import evaluate_rules, strong_generalisation
+from mrfrec.io.tables import read_interactions
 from mrfrec_lab.places import RESULTS, machine
 
 VARIETIES, METRICS, USERS = (0.25, 0.5, 1.0), ("ndcg@10", "variety@10"), 400
@@ -19,7 +20,7 @@ VARIETIES, METRICS, USERS = (0.25, 0.5, 1.0), ("ndcg@10", "variety@10"), 400
 def rows_of(name: str, folder: Path) -> list[str]:
     """Return the rows of a data set: without variety, and with more and more of it."""
     table = folder / f"{name}-5k-users" / "interactions.parquet"
-    events = datasets.events(name) if name == "debian" else read_events(table, time=False)
+    events = datasets.load(name) if name == "debian" else read_interactions(table, time=False)
     split = strong_generalisation(events, USERS, min_items=5)
     rows: list[str] = []
     for variety in VARIETIES:

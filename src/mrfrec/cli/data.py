@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 from typer import Argument
 
 from mrfrec import datasets
-from mrfrec.checks import counted
 from mrfrec.cli import note
 from mrfrec.cli.options import Evaluating, Features, ReadingToEvaluate
 from mrfrec.cli.show import (
@@ -25,7 +24,7 @@ from mrfrec.cli.show import (
     show_report,
 )
 from mrfrec.core.progress import Progress
-from mrfrec.data.events import Events
+from mrfrec.data.interactions import Interactions
 from mrfrec.data.reading_options import LIMITS
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.evaluation import splits, splits_by_time
@@ -36,7 +35,7 @@ from mrfrec.evaluation.splits_by_time import SHARE
 from mrfrec.figures import check_drawable
 from mrfrec.io.databases import redacted
 from mrfrec.io.item_table import read_item_table
-from mrfrec.io.tables import check_reading, read_events, read_interactions
+from mrfrec.io.tables import check_reading, read_interactions
 from mrfrec.shown import Report
 
 _MIN_ITEMS = 5
@@ -115,26 +114,26 @@ class Data:
         kind = self.split or self._told()
         if kind is not None:
             self._refuse_unused(kind)
-        events = self._events(progress, kind)
+        data = self._interactions(progress, kind)
         if kind is None:
-            kind = "time" if events.time is not None else "strong"
+            kind = "time" if data.times is not None else "strong"
             self._refuse_unused(kind)
-        whole = events.size
+        whole = data.size
         fewest = 0 if kind == "time" else _MIN_ITEMS
         try:
-            events = events.filtered(min_items=fewest if self.min_items is None else self.min_items)
+            data = data.filtered(min_items=fewest if self.min_items is None else self.min_items)
         except DataError as error:
             raise DataError(f"{error} To hide one item of each user: {splits.LEAVE_ONE}.") from None
         if kind == "strong":
             made = splits.strong_generalisation(
-                events, self.heldout, min_items=0, hidden=self.hidden, seed=self.seed
+                data, self.heldout, min_items=0, hidden=self.hidden, seed=self.seed
             )
         elif kind == "time":
-            made = splits_by_time.at_time(events, _moment_or_share(self.at))
+            made = splits_by_time.at_time(data, _moment_or_share(self.at))
         elif kind == "last":
-            made = splits_by_time.last(events, self.leave)
+            made = splits_by_time.last(data, self.leave)
         else:
-            made = splits.leave_out(events, self.leave, seed=self.seed)
+            made = splits.leave_out(data, self.leave, seed=self.seed)
         return replace(made, whole=whole)
 
     def _told(self) -> str | None:
@@ -154,7 +153,7 @@ class Data:
         defaults = {each.name: each.default for each in fields(self)}
         return {name: x for name in names if (x := getattr(self, name)) != defaults[name]}
 
-    def _events(self, progress: Progress | None, kind: str | None) -> Events:
+    def _interactions(self, progress: Progress | None, kind: str | None) -> Interactions:
         """Return the data as mrfrec fit reads it.
 
         A --min-items that was typed holds for fit, too; its default here does not. Times are read where the
@@ -163,14 +162,12 @@ class Data:
         reading = self.reading | self._changed("min_items")
         limits = {name: reading.pop(name) for name in LIMITS if name in reading}
         if (name := data_set_named(self.data, reading | limits)) is not None:
-            return datasets.events(name).filtered(**limits)
+            return datasets.load(name).filtered(**limits)
         if kind in ("time", "last"):
             reading = {"time": True, **reading}
-        events = read_events(self.data, progress=progress, **reading)
-        note_skipped(events.skipped)
-        if events.repeated and events.value is None:
-            note(f"left out {counted(events.repeated, 'row')} of pairs that came before")
-        return events.filtered(**limits)
+        data = read_interactions(self.data, progress=progress, **reading, **limits)
+        note_skipped(data.skipped)
+        return data
 
     def _given_split(self, progress: Progress | None) -> Split:
         def read(source: object, **reading: Any) -> Any:

@@ -46,12 +46,12 @@ def demo(output: Output = None) -> None:
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
     if output is not None:
         check_writable(output)
-    events, features = datasets.events("debian"), datasets.item_features("debian")
+    data, features = datasets.load("debian"), datasets.item_features("debian")
     typer.echo(
-        f"Debian 12: {len(events.users):,} source packages (the users) and the {len(events.items):,} "
-        f"packages they are built with (the items),\n{len(events):,} pairs.\n"
+        f"Debian 12: {data.n_users:,} source packages (the users) and the {data.n_items:,} "
+        f"packages they are built with (the items),\n{len(data):,} pairs.\n"
     )
-    split = strong_generalisation(events, _HELD_OUT).with_features(features)
+    split = strong_generalisation(data, _HELD_OUT).with_features(features)
     typer.echo(
         f"For {_HELD_OUT:,} packages that the models were not trained on, how well is a fifth of their "
         "build dependencies\npredicted from the rest?"

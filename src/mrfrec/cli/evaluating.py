@@ -3,17 +3,16 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from mrfrec.checks import check_number, in_words
 from mrfrec.cli import note, written
 from mrfrec.cli import options as opt
 from mrfrec.cli.data import Data, prepared_split, refuse, show, write_per_user
-from mrfrec.cli.models import make_models, only_model, parse_model, parse_vary
+from mrfrec.cli.models import make_models, only_model, parse_model, parse_space
 from mrfrec.cli.options import Evaluating
 from mrfrec.errors import ParameterError
 from mrfrec.evaluation import others, protocol, report, tuning
-from mrfrec.evaluation.grids import axes_of
 from mrfrec.evaluation.others import evaluate_lists
 from mrfrec.evaluation.protocol import Evaluation
 from mrfrec.evaluation.questions import Split
@@ -179,30 +178,20 @@ def tune(
     model: Annotated[
         list[str] | None,
         "MODEL",
-        "The model and parameters that all trials share: 'EASE: l2=100'.  [default: MRF]",
+        "The model and parameters that all trials share: 'EASE: sparsity=0.01'.  [default: MRF]",
     ] = None,
     metric: Annotated[str | None, "NAME", "The metric to maximise.  [default: ndcg@100]"] = None,
-    method: Annotated[
-        Literal["climb", "grid"],
-        "climb: change one parameter at a time, from the defaults on, while that helps. grid: try all "
-        "combinations, then climb from the best.",
-    ] = "climb",
+    trials: Annotated[int, "How many points to try, the first included: the model as it is given."] = 30,
     vary: Annotated[
         list[str] | None,
-        "NAME=LIST",
-        "Values of a parameter: l1=0.5,5. May be repeated. Parameters that are neither varied nor fixed by "
-        "--model vary as usual for the model.",
+        "NAME=RANGE",
+        "What to vary: a range, l2=1:1000, l2=1:1000:log or, as multiples of the first trial's value, "
+        "l2=0.1:10:times; values, sparsity=dense,0.01; or no. May be repeated. Others vary as usual for the "
+        "model.",
     ] = None,
-    minutes: Annotated[
-        float | None, "Time for all trials.  [default: 10 to climb without --trials, else no limit]"
+    storage: Annotated[
+        str | None, "FILE|URL", "Keep the trials here, to continue if interrupted: a file, or sqlite:///…"
     ] = None,
-    trials: Annotated[
-        int | None,
-        "The most points to compare, that of the defaults included. Without --minutes, the time is then not "
-        "limited.",
-    ] = None,
-    study: Annotated[Path | None, "Keep the trials in this .jsonl file, to continue if interrupted."] = None,
-    ties: opt.TieRule = "popularity",
     form: opt.ReportFormat = None,
     plot: opt.Plot = None,
     *,
@@ -210,34 +199,31 @@ def tune(
 ) -> None:
     """Find good parameters on validation users, or by time on a cut before the one of mrfrec evaluate.
 
-    Does not evaluate on the test users. Works for every model. Trials share statistics: a new l2 is cheap, a
-    new novelty or rank_weight needs no fit. Where the best value is the last of its list, values beyond it
-    are tried. Writes the best parameters, whenever better ones are found, for mrfrec fit --params and for
-    --model; prints the best trials.
+    Does not evaluate on the test users. Works for every model. The first trial is the model with what it
+    measures by itself; Optuna's sampler suggests the others, by --seed. Trials share statistics: a new l2 is
+    cheap, a new novelty or rank_weight needs no fit. Writes the best parameters for mrfrec fit --params and
+    for --model; prints the best trials.
 
     \b
     Examples:
       mrfrec tune events.csv -o best.json
-      mrfrec tune events.csv -o best.json --minutes 60 --study trials.jsonl
-      mrfrec tune events.csv -o best.json --method grid --vary sparsity=0.005,0.01 --vary l2=1,3,10
-      mrfrec tune events.csv -o knn.json --model ItemKNN --trials 10
-      mrfrec tune events.csv -o ease.json --model 'EASE: sparsity=dense' --vary l2=50,100,200
+      mrfrec tune events.csv -o best.json --trials 100 --storage trials.journal
+      mrfrec tune events.csv -o best.json --vary sparsity=dense,0.005,0.01 --vary novelty=no
+      mrfrec tune events.csv -o ease.json --model EASE --trials 10
     """  # fmt: skip
     spec = parse_model(only_model(model))
-    settings = Evaluating(metrics=metric, ties=ties, form=form)
-    make_models([spec], machine)  # refuses bad parameters before the data is read
-    varied = parse_vary(vary or (), spec.kind)
-    axes_of(spec.kind, varied, spec.parameters)  # refuses bad values before the data is read
-    if best.suffix.lower() != ".json" or (study is not None and study.resolve() == best.resolve()):
-        raise ParameterError("--output", "a .json file, and another one than --study", str(best))
-    if minutes is None and trials is None and method == "climb":
-        minutes = tuning.MINUTES
-    checked = prepared_split(data, settings, plot, defaults=["ndcg@100"], written=[best, study])
+    settings = Evaluating(metrics=metric, form=form)
+    (made,) = make_models([spec], machine)
+    space = parse_space(vary or ())
+    tuning.checked_space(spec.kind, spec.parameters, space)  # refuses bad ranges before the data is read
+    kept = None if storage is None or "://" in storage else Path(storage)
+    if best.suffix.lower() != ".json" or (kept is not None and kept.resolve() == best.resolve()):
+        raise ParameterError("--output", "a .json file, and another one than --storage", str(best))
+    checked = prepared_split(data, settings, plot, defaults=["ndcg@100"], written=[best, kept])
     with checked as (split, wanted, progress):
-        result = tuning.climb(
-            split, ",".join(wanted), model=spec.kind, fixed=spec.parameters, vary=varied,
-            grid=method == "grid", minutes=minutes, trials=trials, study=study,
-            improved=lambda so_far: so_far.save(best), ties=ties, machine=machine, progress=progress,
+        result = tuning.tune(
+            made, split, trials=trials, space=space, metric=",".join(wanted), storage=storage,
+            seed=data.seed, progress=progress,
         )  # fmt: skip
         show(report.of_tuning(result), settings, data)
         result.save(best)

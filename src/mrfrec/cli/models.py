@@ -113,19 +113,17 @@ def check_machine(machine: Mapping[str, Any], kinds: Iterable[str]) -> None:
         raise ParameterError("--device", rule, str(machine["device"]), f"It is for {', '.join(having)}.")
 
 
-def parse_vary(texts: Iterable[str], kind: str) -> dict[str, list[Any]]:
-    """Parse the values that a tuning tries: `l1=0.1,1`."""
-    defaults = model_class(kind).defaults()
-    varied: dict[str, list[Any]] = {}
+def parse_space(texts: Iterable[str]) -> dict[str, Any]:
+    """Parse what a tuning varies: `l2=1:1000:log`, `sparsity=dense,0.01`, or `novelty=no`."""
+    space: dict[str, Any] = {}
     for text in texts:
-        name, _, values = (part.strip() for part in text.partition("="))
-        if not values or name in varied:
-            raise ParameterError("--vary", "PARAMETER=VALUE,VALUE, once for each parameter", text)
-        parsed = [parse_value(part.strip()) for part in values.split(",")]
-        if type(defaults.get(name)) is float:
-            parsed = [float(str(x)) if type(x) is int else x for x in parsed]
-        varied[name] = list(dict.fromkeys(parsed))
-    return varied
+        name, _, typed = (part.strip() for part in text.partition("="))
+        if not typed or name in space:
+            raise ParameterError("--vary", "NAME=LOW:HIGH or NAME=VALUE,VALUE, once for each name", text)
+        is_range = ":" in typed
+        values = [parse_value(part.strip()) for part in typed.split(":" if is_range else ",")]
+        space[name] = None if typed == "no" else tuple(values) if is_range else list(dict.fromkeys(values))
+    return space
 
 
 def numbers(option: str, text: str | None) -> list[float]:

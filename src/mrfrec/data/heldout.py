@@ -60,14 +60,19 @@ def hashed_rows(X: sp.csr_array, rows: npt.NDArray[np.int64], of_item: Hashes) -
     return out
 
 
+def hashed_pairs(X: sp.csr_array, of_user: Hashes, of_item: Hashes) -> Hashes:
+    """Return a hash of the user and the item of each stored entry of X."""
+    owner = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+    return _mixed(of_user[owner] + _BASE * of_item[X.indices])
+
+
 def hidden_entries(
     X: sp.csr_array, of_user: Hashes, of_item: Hashes, count: npt.NDArray[np.integer]
 ) -> npt.NDArray[np.bool_]:
     """Mark `count` entries of each row of X: those with the lowest hashes of user and item."""
     lengths = np.diff(X.indptr)
     owner = np.repeat(np.arange(X.shape[0]), lengths)
-    pair = _mixed(of_user[owner] + _BASE * of_item[X.indices])
-    order = np.lexsort((pair, owner))
+    order = np.lexsort((hashed_pairs(X, of_user, of_item), owner))
     place = np.arange(len(owner)) - np.repeat(X.indptr[:-1], lengths)  # within the user's items
     hide = np.empty(len(owner), np.bool_)
     hide[order] = place < count[owner]

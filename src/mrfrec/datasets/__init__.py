@@ -4,22 +4,16 @@ from pathlib import Path
 
 import polars as pl
 
-from mrfrec.data.events import Events
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.interactions import Interactions
 from mrfrec.errors import ParameterError
 from mrfrec.io.features import read_item_features
-from mrfrec.io.tables import read_events, read_interactions
+from mrfrec.io.tables import read_interactions
 
-__all__ = ["events", "item_features", "load"]
+__all__ = ["item_features", "load"]
 
 NAMES = ("debian",)
 """The names of the data sets."""
-
-
-def events(name: str) -> Events:
-    """Load a data set as `Events`, with rows in the order of the original."""
-    return read_events(_table(name), time=False)
 
 
 def load(name: str) -> Interactions:

@@ -1,14 +1,13 @@
 """Evaluate models: split data, rank held-out items, compute metrics, compare models, tune parameters.
 
-from mrfrec import MRF, evaluation
+from mrfrec import MRF, evaluation, read_interactions
 
-events = evaluation.read_events("ratings.csv", min_value=4)
-split = evaluation.strong_generalisation(events, heldout=1000)
-best = evaluation.climb(split, minutes=10).best
+data = read_interactions("ratings.csv", min_value=4)
+split = evaluation.strong_generalisation(data, heldout=1000)
+best = evaluation.tune(MRF(), split, trials=30).best
 evaluation.evaluate(MRF(**best.parameters), split)
 """
 
-from mrfrec.evaluation.grids import grid, ridges, usual_points
 from mrfrec.evaluation.metrics import Mean, Metric, Paired, paired
 from mrfrec.evaluation.others import evaluate_lists, write_split
 from mrfrec.evaluation.protocol import (
@@ -24,10 +23,8 @@ from mrfrec.evaluation.questions import Questions, Split
 from mrfrec.evaluation.report import of_comparison as _  # noqa: F401 - registers what results show
 from mrfrec.evaluation.splits import by_hash, given, leave_out, strong_generalisation
 from mrfrec.evaluation.splits_by_time import at_time, last
-from mrfrec.evaluation.study import Trial, Tuning
-from mrfrec.evaluation.tuning import climb, tune
+from mrfrec.evaluation.tuning import Trial, Tuning, tune
 from mrfrec.io.lists import RecommendedLists, read_lists
-from mrfrec.io.tables import read_events
 
 __all__ = [
     "Comparison",
@@ -42,7 +39,6 @@ __all__ = [
     "Tuning",
     "at_time",
     "by_hash",
-    "climb",
     "compare",
     "evaluate",
     "evaluate_fitted",
@@ -50,15 +46,11 @@ __all__ = [
     "evaluate_new_items",
     "evaluate_rules",
     "given",
-    "grid",
     "last",
     "leave_out",
     "paired",
-    "read_events",
     "read_lists",
-    "ridges",
     "strong_generalisation",
     "tune",
-    "usual_points",
     "write_split",
 ]

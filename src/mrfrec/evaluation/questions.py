@@ -14,7 +14,6 @@ import scipy.sparse as sp
 
 from mrfrec.checks import check_number, check_seed, counted
 from mrfrec.data.catalogue import DataSize
-from mrfrec.data.events import Events
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.heldout import only_entries
 from mrfrec.data.ids import Ids
@@ -263,7 +262,7 @@ def popularity_differs(tuned: Split, final: Split) -> str | None:
 def check_type(name: str, value: object, kind: type[T]) -> T:
     """Return a value if it is of this type."""
     if not isinstance(value, kind):
-        advice = " Read them with evaluation.read_events." if kind is Events else ""
+        advice = " Make one: evaluation.strong_generalisation(data)." if kind is Split else ""
         raise DataError(f"{name} must be {kind.__name__}; got {type(value).__name__}.{advice}")
     return value
 

@@ -13,7 +13,7 @@ from mrfrec.evaluation.metrics import Mean
 from mrfrec.evaluation.others import describe_lists
 from mrfrec.evaluation.protocol import Comparison, Evaluation
 from mrfrec.evaluation.questions import Split, coming_back
-from mrfrec.evaluation.study import Trial, Tuning
+from mrfrec.evaluation.tuning import Tuning
 from mrfrec.models.registry import kind_named, model_class
 from mrfrec.shown import Report, Section, number_or_none, parameter_text, report_of, seconds_text
 
@@ -160,65 +160,50 @@ def _is_untuned(evaluation: Evaluation) -> bool:
 
 @report_of.register
 def of_tuning(tuning: Tuning, most: int = 10) -> Report:
-    """Report the best trials, the best first, and by how much they are better than the default."""
+    """Report the best trials, the best first, and by how much they are better than the first one."""
+    first = tuning.trials[0]
     names = list(dict.fromkeys(name for trial in tuning.trials for name in trial.parameters))
-    names = [name for name in names if name != "measure"]  # no trial measures
-    tried = tuning.trials
-    ranked = sorted((t for t in tried if t.value is not None), key=lambda t: -(t.value or 0.0))
-    failed = [trial for trial in tried if trial.value is None]
-    default = tuning.default
-    shown = ranked[:most]
-    if default is not None and default not in shown:
-        shown.append(default)
+    names = [name for name in names if name != "measure"]  # no trial measures, but the first
+    ranked = sorted((t for t in tuning.trials if t.value is not None), key=lambda t: -(t.value or 0.0))
+    failed = [trial for trial in tuning.trials if trial.value is None]
+    shown = ranked[:most] + ([] if first in ranked[:most] else [first])
     rows = [
         [
             *(parameter_text(name, trial.parameters.get(name, "")) for name in names),
             str(Mean(trial.value or 0.0, float("nan") if trial.error is None else trial.error)),
-            *([] if default is None else [_gain_text(trial, default)]),
+            "start" if trial.gain is None else str(trial.gain),
             seconds_text(trial.seconds),
         ]
         for trial in shown
     ]
     about = [
         f"split: {tuning.split}",
-        f"{tuning.model}: {counted(len(tried), 'point')} tried"
+        f"{tuning.model}: {counted(len(tuning.trials), 'point')} tried"
         + (f", of which {len(failed):,} could not be fitted" if failed else ""),
     ]
     data = {
         "model": tuning.model, "metric": str(tuning.metric), "split": tuning.split,
-        "best": tuning.complete(tuning.best) if ranked else None,
-        "default": None if default is None else tuning.complete(default),
-        "trials": [{**asdict(trial), "parameters": tuning.complete(trial)} for trial in tried],
+        "best": tuning.complete(tuning.best), "start": tuning.complete(first),
+        "trials": [{**asdict(trial), "parameters": tuning.complete(trial)} for trial in tuning.trials],
     }  # fmt: skip
-    gain = [] if default is None else ["over the default, unpaired"]
-    columns = [*names, f"{tuning.metric.title} (validation)", *gain, "training"]
+    columns = [*names, f"{tuning.metric.title} (validation)", "over the start", "training"]
     notes = [
         f"Not fitted: {parameters_text(trial.parameters, tuning.model)}: {trial.failure}"
         for trial in failed[:3]
     ]
-    if ranked and tuning.best.plan:
-        notes.insert(0, f"The best of {counted(len(tried), 'point')} tried: {tuning.best.plan}")
-    if default is None:
-        notes.append("The default parameters are not among the points tried, so the gain is not known.")
-    if tuning.out_of_time:
-        notes.append("The time was up before everything was tried: give it more minutes to go on.")
+    if tuning.best.plan:
+        notes.insert(0, f"The best of {counted(len(tuning.trials), 'point')} tried: {tuning.best.plan}")
     records = [
         {
             **{name: trial.parameters.get(name) for name in names},
-            str(tuning.metric): trial.value, "error": trial.error, "seconds": trial.seconds,
-            "failure": trial.failure,
+            str(tuning.metric): trial.value, "error": trial.error,
+            "gain": None if trial.gain is None else trial.gain.difference,
+            "gain_error": None if trial.gain is None else number_or_none(trial.gain.error),
+            "seconds": trial.seconds, "failure": trial.failure,
         }
-        for trial in tried
+        for trial in tuning.trials
     ]  # fmt: skip
     return Report(about, [Section(columns, rows)], data, notes, records, tuning.library)
-
-
-def _gain_text(trial: Trial, default: Trial) -> str:
-    if trial.parameters == default.parameters:
-        return "default"
-    before = default.value or 0.0
-    gain = (trial.value or 0.0) - before
-    return f"{gain:+.4f}" + (f" ({100 * gain / before:+.1f} %)" if before else "")
 
 
 def parameters_text(parameters: dict[str, Any], kind: str) -> str:

@@ -1,19 +1,21 @@
 """Split data into a training matrix and questions: items that test users show, and items to be guessed.
 
 Strong generalisation follows Liang et al. (2018) step by step, so that its splits are the published ones: the
-order of the rows, the order in which users are drawn and the legacy random numbers all matter.
+order in which users are drawn and the legacy random numbers matter. The order of rows means nothing: pairs
+are taken in ascending order of users and items, as the published tables are sorted.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.checks import check_count, check_flag, check_number, check_seed
-from mrfrec.data.events import Events
-from mrfrec.data.heldout import FEWEST, by_lowest_hash, hashed, hidden_entries
+from mrfrec.data.heldout import FEWEST, by_lowest_hash, hashed, hidden_entries, only_entries
 from mrfrec.data.ids import Ids, Places
 from mrfrec.data.interactions import Interactions, keep_pairs
 from mrfrec.data.times import as_moments
@@ -22,19 +24,21 @@ from mrfrec.evaluation.questions import (
     SEED,
     Questions,
     Split,
-    check_type,
     hidden_questions,
     ones,
     widened,
     with_targets,
 )
+from mrfrec.io.tables import as_interactions
+
+Mask = npt.NDArray[np.bool_]
 
 _MOST_HELDOUT = 10_000  # users, by default
 LEAVE_ONE = "--split leave-out --leave 1 --min-items 2"  # works with fewer items per user
 
 
 def strong_generalisation(
-    events: Events,
+    data: object,
     heldout: int | None = None,
     *,
     min_items: int = 5,
@@ -49,120 +53,138 @@ def strong_generalisation(
     each. Users in ascending order of their ids are permuted; the last are the test users, those before them
     the validation users. Held-out users lose the items that no training user has. A share of the items of a
     user with five or more is hidden, rounded down; the others show all they have, and so have no target.
+    The items are drawn in ascending order of their ids, as in the published tables: the order of the rows
+    means nothing.
 
     Times are left out: what is hidden is no later than what is shown, and a model that learns from times what
     comes next would answer another question. Those are asked by `at_time` and `last`.
+
+    Parameters
+    ----------
+    data
+        `Interactions`, or anything `fit` takes: a table is read by the defaults of `read_interactions`.
     """
-    whole = check_type("events", events, Events).size
-    events, without = _untimed(events.filtered(min_users=min_users, min_items=min_items))
-    heldout = max(min(events.n_users // 10, _MOST_HELDOUT), 1) if heldout is None else heldout
-    rows = strong_rows(events, heldout, hidden=hidden, seed=seed)
-    items = np.unique(events.item[rows["training"]])
-    training = training_of(events, rows["training"], items)
+    every = as_interactions(data)
+    data, without = _untimed(every.filtered(min_users=min_users, min_items=min_items))
+    heldout = max(min(data.n_users // 10, _MOST_HELDOUT), 1) if heldout is None else heldout
+    parts = strong_parts(data, heldout, hidden=hidden, seed=seed)
+    training = part_of(data, parts.training)
+    items = np.flatnonzero(np.bincount(data.matrix.indices[parts.training], minlength=data.n_items))
     questions = []
-    for part, drawn in (("validation", slice(-2 * heldout, -heldout)), ("test", slice(-heldout, None))):
-        users = np.sort(rows["users"][drawn])
-        seen = rows[f"{part} shown"], users, items
-        targets = events.matrix(rows[f"{part} targets"], users, items, binary=True)
+    for name, users, shown, targets in (
+        ("validation", parts.users[-2 * heldout : -heldout], *parts.validation),
+        ("test", parts.users[-heldout:], *parts.test),
+    ):
         nothing = (
-            f"there is nothing to ask the {heldout:,} {part} users: none of those with {FEWEST} items "
+            f"there is nothing to ask the {heldout:,} {name} users: none of those with {FEWEST} items "
             "or more has one to be guessed. Raise heldout or hidden, or hide one item of each user instead: "
-            f"leave_out(events), {LEAVE_ONE} at the command line."
+            f"leave_out(data), {LEAVE_ONE} at the command line."
         )
-        asked = Questions(events.users.subset(users), events.matrix(*seen), targets)
-        questions.append(with_targets(asked, nothing))
+        questions.append(with_targets(questions_of(data, np.sort(users), items, shown, targets), nothing))
     name = f"strong generalisation, {heldout:,} + {heldout:,} users held out{without}"
-    return Split(training, validation=questions[0], test=questions[1], name=name, whole=whole)
+    return Split(training, validation=questions[0], test=questions[1], name=name, whole=every.size)
 
 
-def strong_rows(events: Events, heldout: int, *, hidden: float = 0.2, seed: int = SEED) -> dict[str, Places]:
-    """Return the rows of each part, and under "users" all users in the order in which they were drawn."""
-    check_type("events", events, Events)
+class StrongParts(NamedTuple):
+    """The pairs of each part, as masks over the stored entries of the matrix."""
+
+    users: Places  # all of them, in the order in which they were drawn
+    training: Mask
+    validation: tuple[Mask, Mask]  # what is shown, and what is to be guessed
+    test: tuple[Mask, Mask]
+
+
+def strong_parts(data: Interactions, heldout: int, *, hidden: float = 0.2, seed: int = SEED) -> StrongParts:
+    """Divide the pairs by strong generalisation."""
     heldout = check_count("heldout", heldout)
     seed = check_seed(seed)
     hidden = check_number("hidden", hidden, "above 0 and below 1", lambda x: 0 < x < 1)
-    present = np.unique(events.user)
+    user, item = owners(data.matrix), data.matrix.indices
+    present = np.unique(user)
     if 2 * heldout >= len(present):
         raise DataError(
             f"2 × {heldout:,} users cannot be held out of {len(present):,}: none would be left to train on. "
             "Lower heldout (--heldout)."
         )
     drawn = present[np.random.RandomState(seed).permutation(len(present))]
-    part_of = np.zeros(events.n_users, np.int8)
-    part_of[drawn[-2 * heldout : -heldout]] = 1
-    part_of[drawn[-heldout:]] = 2
-    part = part_of[events.user]
-    rows: dict[str, Places] = {"users": drawn, "training": np.flatnonzero(part == 0)}
-    known = np.zeros(events.n_items, np.bool_)
-    known[events.item[rows["training"]]] = True
-    for number, name in ((1, "validation"), (2, "test")):
-        heldout_rows = np.flatnonzero((part == number) & known[events.item])
+    part_of_user = np.zeros(data.n_users, np.int8)
+    part_of_user[drawn[-2 * heldout : -heldout]] = 1
+    part_of_user[drawn[-heldout:]] = 2
+    part = part_of_user[user]
+    training = part == 0
+    known = np.zeros(data.n_items, np.bool_)
+    known[item[training]] = True
+    asked = []
+    for number in (1, 2):
+        kept = (part == number) & known[item]
         random = np.random.RandomState(seed)  # anew for each set of users
-        hide = np.zeros(len(events), np.bool_)
-        for group in _by_user(events, heldout_rows):
+        hide = np.zeros(len(data), np.bool_)
+        for group in _by_user(user, np.flatnonzero(kept)):
             if len(group) >= FEWEST:
                 hide[group[random.choice(len(group), size=int(hidden * len(group)), replace=False)]] = True
-        by_user = heldout_rows[np.argsort(events.user[heldout_rows], kind="stable")]
-        rows |= {f"{name} shown": by_user[~hide[by_user]], f"{name} targets": by_user[hide[by_user]]}
-    return rows
+        asked.append((kept & ~hide, hide))
+    return StrongParts(drawn, training, *asked)
 
 
-def _untimed(events: Events) -> tuple[Events, str]:
-    """Return events without times, and what that adds to the name of a split."""
-    return replace(events, time=None), "" if events.time is None else "; times left out"
+def _untimed(data: Interactions) -> tuple[Interactions, str]:
+    """Return the pairs without times, and what that adds to the name of a split."""
+    if data.times is None:
+        return data, ""
+    bare = Interactions(data.matrix, data.users, data.items, data.titles, copy=False)
+    bare.features, bare.table, bare.library = data.features, data.table, data.library
+    return bare, "; times left out"
 
 
-def _by_user(events: Events, rows: Places) -> Iterator[Places]:
-    """Yield the rows of each user, users ascending, rows in the order of the table."""
-    order = rows[np.argsort(events.user[rows], kind="stable")]
-    borders = np.flatnonzero(np.diff(events.user[order])) + 1
-    return (group for group in np.split(order, borders) if len(group))
+def owners(X: sp.csr_array) -> Places:
+    """Return the row of each stored entry."""
+    return np.repeat(np.arange(X.shape[0], dtype=np.int32), np.diff(X.indptr))
 
 
-def leave_out(events: Events, k: int = 1, *, seed: int = SEED) -> Split:
+def _by_user(user: Places, places: Places) -> list[Places]:
+    """Divide places in ascending order by the user of each."""
+    borders = np.flatnonzero(np.diff(user[places])) + 1
+    return [group for group in np.split(places, borders) if len(group)]
+
+
+def leave_out(data: object, k: int = 1, *, seed: int = SEED) -> Split:
     """Hide k random items of every user with more than k; train on the rest, and show it.
 
-    Times are left out, as by `strong_generalisation`.
+    Times are left out, and `data` is taken, as by `strong_generalisation`.
     """
-    events, without = _untimed(check_type("events", events, Events))
+    bare, without = _untimed(as_interactions(data))
     random = np.random.default_rng(check_seed(seed))
     name = f"{k} random items of each user left out{without}"
-    return hide_last(events, k, random.permutation, name, lambda rest: leave_out(rest, k, seed=seed))
+    return hide_last(bare, k, random.permutation, name, lambda rest: leave_out(rest, k, seed=seed))
 
 
 def hide_last(
-    events: Events,
+    data: Interactions,
     k: int,
     in_order: Callable[[Places], Places],
     name: str,
-    again: Callable[[Events], Split],
+    again: Callable[[Interactions], Split],
 ) -> Split:
-    """Hide the last k rows of each user who has more, in the order that `in_order` brings them into.
+    """Hide the last k pairs of each user who has more, in the order that `in_order` brings them into.
 
-    `again` makes the same kind of split of other events, to tune on.
+    `again` makes the same kind of split of other data, to tune on.
     """
     k = check_count("k", k)
-    hide = np.zeros(len(events), np.bool_)
-    for group in _by_user(events, np.arange(len(events))):
+    user, item = owners(data.matrix), data.matrix.indices
+    hide = np.zeros(len(data), np.bool_)
+    for group in _by_user(user, np.arange(len(data))):
         if len(group) > k:
             hide[in_order(group)[-k:]] = True
     if not hide.any():
         raise DataError(f"no user has more than k={k} items: nothing can be left out. Leave out fewer.")
-    rows = np.flatnonzero(~hide)
-    items = np.unique(events.item[rows])
-    training = training_of(events, rows, items)
-    known = np.zeros(events.n_items, np.bool_)
-    known[items] = True
-    hidden = np.flatnonzero(hide & known[events.item])
-    users = np.unique(events.user[rows])
-    targets = events.matrix(hidden, users, items, binary=True)
-    questions = Questions(training.users, training.matrix, targets, shown_times=training.times)
-    inner = partial(again, events.take(rows))
-    return Split(training, with_targets(questions), None, name, inner, events.size)
+    training = part_of(data, ~hide)
+    items = np.unique(item[~hide])
+    questions = questions_of(data, np.unique(user), items, ~hide, hide)
+    inner = partial(again, training)
+    return Split(training, with_targets(questions), None, name, inner, data.size)
 
 
 def by_hash(
-    data: Interactions,
+    data: object,
     heldout: float = 0.1,
     *,
     hidden: float = 0.2,
@@ -173,6 +195,8 @@ def by_hash(
 
     Parameters
     ----------
+    data
+        As for `strong_generalisation`.
     heldout
         Share of the users with five items or more to hold out.
     hidden
@@ -182,7 +206,7 @@ def by_hash(
     validation
         Hold out as many again, to tune on.
     """
-    check_type("data", data, Interactions)
+    data = as_interactions(data)
     limit = 0.5 if validation else 1.0
     heldout = check_number("heldout", heldout, f"above 0 and below {limit:g}", lambda x: 0 < x < limit)
     hidden = check_number("hidden", hidden, "above 0 and below 1", lambda x: 0 < x < 1)
@@ -202,12 +226,7 @@ def by_hash(
                 "(heldout), or wait for more data."
             )
     times = data.times
-    kept = keep_pairs(X, data.users, data.items, data.titles, trained)
-    training = Interactions(*kept, times=None if times is None else as_moments(times[trained]), copy=False)
-    training.features = None if data.features is None else data.features.over(training.items)
-    training.table, training.library = data.table, data.library
-    if data.times is not None and data.origin is not None:
-        training.origin = data.origin.only(trained)
+    training = part_of(data, trained)
     items = np.flatnonzero(np.bincount(X.indices[trained], minlength=data.n_items))
     of_items = hashed(data.items, items)
     questions = []
@@ -224,18 +243,20 @@ def by_hash(
     return Split(training, questions[0], questions[1] if validation else None, name, whole=data.size)
 
 
-def given(training: Interactions, targets: Interactions, shown: Interactions | None = None) -> Split:
+def given(training: object, targets: object, shown: object = None) -> Split:
     """Use a split as it is given.
 
     Without `shown`, the targets are further items of training users, who show their items in the training
     data (LightGCN publishes its splits this way). With `shown`, the test users are new and show these items.
 
-    Targets that nobody has in the training data stay targets, as items without users.
+    Targets that nobody has in the training data stay targets, as items without users. All three are taken as
+    by `strong_generalisation`.
     """
+    training, targets = as_interactions(training), as_interactions(targets)
+    shown = None if shown is None else as_interactions(shown)
     for name, data in (("training", training), ("targets", targets), ("shown", shown)):
-        if data is None and name == "shown":
+        if data is None:
             continue
-        check_type(name, data, Interactions)
         for kind in ("users", "items"):
             if getattr(data, kind).is_text != getattr(training, kind).is_text:
                 raise DataError(f"the ids of {kind} must be strings, or integers, in training and in {name}.")
@@ -307,12 +328,26 @@ def _over(items: Ids, data: Interactions, X: sp.csr_array) -> sp.csr_array:
     ).tocsr()
 
 
-def training_of(events: Events, rows: Places, items: Places) -> Interactions:
-    """Return rows as training data over these items, which must be all that occur in them."""
-    users = np.unique(events.user[rows])
-    titles = None if events.titles is None else [events.titles[i] for i in items.tolist()]
-    X, times = events.matrix(rows, users, items), events.times(rows, users, items)
-    ids = events.users.subset(users), events.items.subset(items)
-    training = Interactions(X, *ids, titles, times=as_moments(times), copy=False)
-    training.library = events.library
+def part_of(data: Interactions, keep: Mask) -> Interactions:
+    """Return some of the pairs as training data, with the users and items that have one."""
+    times = data.times
+    kept = keep_pairs(data.matrix, data.users, data.items, data.titles, keep)
+    training = Interactions(*kept, times=None if times is None else as_moments(times[keep]), copy=False)
+    training.features = None if data.features is None else data.features.over(training.items)
+    training.table, training.library = data.table, data.library
+    if times is not None and data.origin is not None:
+        training.origin = data.origin.only(keep)
     return training
+
+
+def questions_of(data: Interactions, users: Places, items: Places, shown: Mask, targets: Mask) -> Questions:
+    """Ask these users about some of their pairs, and show others, over these items."""
+    of_shown = None
+    if data.times is not None:
+        of_shown = data.times[only_entries(_numbered(data.matrix), shown)[users][:, items].data]
+    return Questions(
+        data.users.subset(users),
+        only_entries(data.matrix, shown)[users][:, items],
+        ones(only_entries(data.matrix, targets)[users][:, items]),
+        shown_times=of_shown,
+    )

@@ -1,4 +1,4 @@
-"""Split events by time: at one moment for everybody, or before the last items of every user."""
+"""Split data by time: at one moment for everybody, or before the last items of every user."""
 
 from dataclasses import replace
 from functools import partial
@@ -6,17 +6,19 @@ from functools import partial
 import numpy as np
 
 from mrfrec.checks import check_number
-from mrfrec.data.events import Events
+from mrfrec.data.heldout import hashed, hashed_pairs
 from mrfrec.data.ids import Places
+from mrfrec.data.interactions import Interactions
 from mrfrec.data.reading_options import Moment, moment
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.evaluation.questions import Questions, Split, Times, check_type, with_targets
-from mrfrec.evaluation.splits import hide_last, training_of
+from mrfrec.evaluation.questions import Split, Times, with_targets
+from mrfrec.evaluation.splits import hide_last, owners, part_of, questions_of
+from mrfrec.io.tables import as_interactions
 
 SHARE = 0.1  # of the events, the latest, that come after the cut
 
 
-def at_time(events: Events, at: "Moment | float" = SHARE) -> Split:
+def at_time(data: object, at: "Moment | float" = SHARE) -> Split:
     """Train on what came before a moment, and ask about what came after, of everybody who did something then.
 
     Users who come back ("return" in `Questions.situation`) show what they had before, and their targets are
@@ -24,12 +26,13 @@ def at_time(events: Events, at: "Moment | float" = SHARE) -> Split:
     ("visit"): they show what they did at the first half of their times, rounded down, and their targets are
     the rest. What happens at the same time is never divided. Nobody shows or is asked for items that nobody
     had before: these are counted. Users without a target, or who show nothing, are left out and counted, as
-    are new users whose events all have one time.
+    are new users whose events all have one time. Several events of one pair count once, at the time of the
+    last: what a user took before the cut and again after it is hidden.
 
     Parameters
     ----------
-    events
-        With times: `read_events(…, time=True)`.
+    data
+        As for `strong_generalisation`, with times.
     at
         The cut: events at this time or later are not trained on. "2026-11-16", "2026-11-16T10:30:00", or a
         `datetime`; UTC if it names no zone. Or the share of the events that come after it, above 0 and
@@ -39,30 +42,26 @@ def at_time(events: Events, at: "Moment | float" = SHARE) -> Split:
     -----
     For tuning, the training data is split in the same way, with the same share of its events after the cut.
     """
-    times = _times_of(events)
+    data = _timed(data)
+    times = data.times
+    assert times is not None
+    user, item = owners(data.matrix), data.matrix.indices
     cut = _cut(times, at)
     after = times >= cut
     share = at if isinstance(at, float) else float(after.mean())
-    before = np.flatnonzero(~after)
-    items = np.unique(events.item[before])
-    known = np.zeros(events.n_items, np.bool_)
+    items = np.unique(item[~after])
+    known = np.zeros(data.n_items, np.bool_)
     known[items] = True
-    comes_back = np.zeros(events.n_users, np.bool_)
-    comes_back[events.user[before]] = True
-    hidden = after & comes_back[events.user]
-    visits = _second_halves(events, times, np.flatnonzero(after & ~hidden))
-    hidden[visits] = True
-    users = np.unique(events.user[after])
-    shown = np.flatnonzero(~hidden & known[events.item] & np.isin(events.user, users))
-    targets = np.flatnonzero(hidden & known[events.item])
-    asked = Questions(
-        events.users.subset(users),
-        events.matrix(shown, users, items),
-        events.matrix(targets, users, items, binary=True),
-        shown_times=events.times(shown, users, items),
+    comes_back = np.zeros(data.n_users, np.bool_)
+    comes_back[user[~after]] = True
+    hidden = after & comes_back[user]
+    hidden[_second_halves(user, times, np.flatnonzero(after & ~hidden))] = True
+    users = np.unique(user[after])
+    asked = replace(
+        questions_of(data, users, items, ~hidden & known[item], hidden & known[item]),
         situation=np.where(comes_back[users], "return", "visit"),
-        new_items=len(np.unique(events.item[after & ~known[events.item]])),
-        new_targets=int((hidden & ~known[events.item]).sum()),
+        new_items=len(np.unique(item[after & ~known[item]])),
+        new_targets=int((hidden & ~known[item]).sum()),
     )
     shows = np.diff(asked.shown.indptr) > 0
     name = f"cut at {_text(cut)}"
@@ -73,8 +72,8 @@ def at_time(events: Events, at: "Moment | float" = SHARE) -> Split:
     if not shows.any():
         raise DataError(nothing)
     asked = with_targets(replace(asked.only(shows), left_out=int((~shows).sum())), nothing)
-    inner = partial(at_time, events.take(before), share)
-    return Split(training_of(events, before, items), asked, None, name, inner, events.size)
+    training = part_of(data, ~after)
+    return Split(training, asked, None, name, partial(at_time, training, share), data.size)
 
 
 def _cut(times: Times, at: "Moment | float") -> int:
@@ -82,8 +81,6 @@ def _cut(times: Times, at: "Moment | float") -> int:
     if isinstance(at, int | float):
         share = check_number("at", at, "a date, a time, or above 0 and below 1", lambda x: 0 < x < 1)
         distinct, counts = np.unique(times, return_counts=True)
-        if len(distinct) == 1:
-            raise DataError(f"all {len(times):,} events have one time: there is no cut in time between them.")
         after = len(times) - np.cumsum(counts)[:-1]  # number of events from each time on, but the first
         return int(distinct[1:][np.argmin(abs(after - share * len(times)))])
     cut = moment("at", at)
@@ -93,16 +90,16 @@ def _cut(times: Times, at: "Moment | float") -> int:
     return cut
 
 
-def _second_halves(events: Events, times: Times, rows: Places) -> Places:
-    """Return the rows from the middle one of each user's distinct times on, none for a single time.
+def _second_halves(users: Places, times: Times, pairs: Places) -> Places:
+    """Return the pairs from the middle one of each user's distinct times on, none for a single time.
 
     Of an odd number of times, one more is in the second half than in the first.
     """
-    if not len(rows):
-        return rows
-    order = rows[np.lexsort((times[rows], events.user[rows]))]
-    user, time = events.user[order], times[order]
-    first = np.append(True, user[1:] != user[:-1])  # row of each user
+    if not len(pairs):
+        return pairs
+    order = pairs[np.lexsort((times[pairs], users[pairs]))]
+    user, time = users[order], times[order]
+    first = np.append(True, user[1:] != user[:-1])  # pair of each user
     new = first | np.append(True, time[1:] != time[:-1])
     owner = np.cumsum(first) - 1
     place = np.cumsum(new) - 1
@@ -117,32 +114,35 @@ def _text(time: int) -> str:
     return text[:16] if text[16:] == ":00" else text
 
 
-def last(events: Events, k: int = 1) -> Split:
-    """Hide the k latest items of every user with more than k; of equal times, the later rows.
+def last(data: object, k: int = 1) -> Split:
+    """Hide the k latest items of every user with more than k; of equal times, those with the largest hashes.
 
-    Where many events of a user share one time, the order of the rows decides which of them is hidden: in
-    tables that are sorted by item, models that learn the sorting look good. What others did later is in the
-    training data, as in the papers that use this split.
+    The hash is that of user and item: where many events of a user share one time, chance decides which of
+    them is hidden, the same on every day and in every order of the rows. Several events of one pair count
+    once, at the time of the last. What others did later is in the training data, as in the papers that use
+    this split.
 
-    The events need times: `read_events(…, time=True)`, or the name of their column.
+    `data` is taken as by `strong_generalisation`, and needs times.
     """
-    times = _times_of(events)
+    timed = _timed(data)
+    times = timed.times
+    assert times is not None
+    every = (hashed(ids, np.arange(len(ids))) for ids in (timed.users, timed.items))
+    ties = hashed_pairs(timed.matrix, *every)
 
     def by_age(group: Places) -> Places:
-        return group[np.argsort(times[group], kind="stable")]
+        return group[np.lexsort((ties[group], times[group]))]
 
-    return hide_last(events, k, by_age, f"the last {k} of each user", partial(last, k=k))
+    return hide_last(timed, k, by_age, f"the last {k} of each user", partial(last, k=k))
 
 
-def _times_of(events: Events) -> Times:
-    """Return the times of events; raise if there are none, or if values tell what came later."""
-    time = check_type("events", events, Events).time
-    if time is None:
-        raise DataError("a split by time needs times: read_events(…, time=True), or the name of a column.")
-    if events.revised:
+def _timed(data: object) -> Interactions:
+    """Return data with times; raise if it has none."""
+    timed = as_interactions(data)
+    if timed.times is None:
+        same = timed.origin is not None and timed.origin.times is not None
         raise DataError(
-            f"{events.revised:,} pairs have values that include later rows, which would tell what came after "
-            'the items to be guessed. Let the first row of each pair count alone: duplicates="first" '
-            "(--duplicates first), with rows in the order of time; or read no values."
+            f"a split by time needs times, and {'all are the same' if same else 'there are none'}. Name "
+            "their column when reading: read_interactions(…, time=…)."
         )
-    return time
+    return timed

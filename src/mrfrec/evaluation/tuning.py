@@ -1,253 +1,401 @@
-"""Find good parameters on the validation users: among given points, or one parameter at a time."""
+"""Find good parameters on the validation users with Optuna, from what the model measures by itself on.
 
+Trials share intermediate results: for a new l2 only the systems are solved again, and for a new novelty
+nothing is.
+"""
+
+import hashlib
+import json
+import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from itertools import product
-from typing import Any
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from mrfrec import __version__, figures
 from mrfrec.bars import showing
-from mrfrec.checks import check_flag
-from mrfrec.core.progress import Progress
-from mrfrec.errors import ParameterError
-from mrfrec.evaluation.grids import Parameters, axes_of, plain, ridges, scale_of
-from mrfrec.evaluation.protocol import Ties
-from mrfrec.evaluation.questions import Split
-from mrfrec.evaluation.study import Improved, Study, Trial, Tuning
-from mrfrec.models.climbing import Axis, Place, RidgeMultiples, climb_along, value_at
-from mrfrec.models.recommender import Recommender
-from mrfrec.models.registry import build
+from mrfrec.checks import check_count, check_seed, missing_extra, warn
+from mrfrec.core.progress import Progress, part_of
+from mrfrec.data.reading_options import duration, rounded_duration
+from mrfrec.errors import MemoryPlanError, NumericalError, ParameterError
+from mrfrec.evaluation.metrics import DEFAULTS, Metric, Paired, paired, parse_all, within
+from mrfrec.evaluation.protocol import Evaluation, evaluate, warn_of_another_plan
+from mrfrec.evaluation.questions import Questions, Split, check_type, popularity_differs
+from mrfrec.fitted.measured import as_parameter
+from mrfrec.io.atomic import expanded, writing
+from mrfrec.models.parameters import unfitted
+from mrfrec.models.recommender import Range, Recommender
+from mrfrec.models.registry import build, kind_of, model_class
+from mrfrec.shown import Tabular
 
-MINUTES = 10.0
-_GAIN = 1.001  # factor by which the next place must be better to go there: less is chance, and costs time
-_MOST_ROUNDS = 5  # over all axes; one without a better value is the last
+if TYPE_CHECKING:
+    import optuna
+    from matplotlib.figure import Figure
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
+
+Space = Mapping[str, Range]
+_RANDOM = 5  # trials that explore at random before the sampler goes by what it has seen
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A point that was tried; its value is None if the fit failed."""
+
+    parameters: dict[str, Any]
+    value: float | None
+    error: float | None = None  # standard error of the value
+    gain: Paired | None = None  # over the first trial, user by user
+    seconds: float | None = None  # training time of a fit from scratch
+    failure: str | None = None
+    plan: str | None = None  # of the model, if it has one: dense or sparse, and why
+
+    @classmethod
+    def of(cls, trial: "FrozenTrial") -> "Trial":
+        """Read a trial of Optuna's."""
+        facts = {name: trial.user_attrs.get(name) for name in ("error", "seconds", "failure", "plan")}
+        gain = trial.user_attrs.get("gain")
+        of_start = None if gain is None else Paired(*(math.nan if x is None else x for x in gain))
+        return cls(trial.user_attrs["parameters"], trial.value, gain=of_start, **facts)
+
+
+@dataclass(frozen=True, repr=False)
+class Tuning(Tabular):
+    """The trials of a tuning and the best of them; the first trial is the model as it was given."""
+
+    model: str
+    metric: Metric
+    split: str
+    trials: tuple[Trial, ...]
+    study: "optuna.Study | None" = None
+    fingerprints: dict[str, str] = field(default_factory=dict)  # of the data and the questions
+    library: str | None = None  # of the data frames that the data came from
+
+    @property
+    def best(self) -> Trial:
+        """The trial with the largest value; the first of equals."""
+        return max(self.trials, key=lambda trial: -1.0 if trial.value is None else trial.value)
+
+    def plot(self) -> "Figure":
+        """Draw the trials against each parameter that varies, as `optuna.visualization` does.
+
+        Returns a matplotlib `Figure`.
+        """
+        try:
+            import matplotlib as mpl
+            from matplotlib import pyplot
+        except ImportError:
+            raise missing_extra("plots need matplotlib", "plot") from None
+        from optuna.visualization.matplotlib import plot_slice
+
+        assert self.study is not None
+        with warnings.catch_warnings(), mpl.rc_context():  # Optuna sets a style for everything that follows
+            warnings.simplefilter("ignore")  # its figures are called experimental
+            axes = plot_slice(self.study, target_name=f"{self.metric.title} (validation)")
+        figure: Figure = np.ravel(np.asarray(axes))[0].figure
+        pyplot.close(figure)
+        figure.suptitle(self.split, fontsize="medium", wrap=True, parse_math=False)
+        figure.__class__ = figures.figure_class()
+        return figure
+
+    def complete(self, trial: Trial) -> dict[str, Any]:
+        """Return all parameters of the model of a trial, those left at their defaults included."""
+        return build(self.model, trial.parameters).parameters
+
+    def save(self, path: "str | os.PathLike[str]") -> None:
+        """Write the best parameters for `mrfrec fit --params` and `--model`.
+
+        The file has all parameters of the model, so that it means the same if a default changes later.
+        """
+        best = self.best
+        tuned = {
+            "metric": str(self.metric), "value": best.value, "error": best.error,
+            "training_seconds": best.seconds, "plan": best.plan, "trials": len(self.trials),
+            "split": self.split, **self.fingerprints,
+        }  # fmt: skip
+        parameters = self.complete(best)
+        content = {"mrfrec": __version__, "model": self.model, "parameters": parameters, "tuned": tuned}
+        with writing(Path(path)) as temporary:
+            temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def tune(
+    model: "str | type[Recommender] | Recommender",
     split: Split,
-    points: Iterable[Parameters],
-    metric: str | None = None,
     *,
-    model: "str | type[Recommender] | Recommender" = "MRF",
-    fixed: Parameters | None = None,
-    minutes: float | None = None,
-    trials: int | None = None,
-    study: "str | os.PathLike[str] | None" = None,
-    improved: Improved | None = None,
-    ties: Ties = "popularity",
-    machine: Parameters | None = None,
+    trials: int = 30,
+    space: Space | None = None,
+    metric: str | None = None,
+    storage: "str | os.PathLike[str] | None" = None,
+    seed: int = 0,
     progress: "Progress | bool | None" = None,
 ) -> Tuning:
-    """Try every point on the validation users.
+    """Find good parameters on the validation users with Optuna's sampler; the test users are not asked.
 
-    Of the test users, only the popularity of their items is looked at: a warning says if it differs from
-    that of the validation users by more than chance.
+    The first trial is the model as it is given, with what it measures by itself; the others keep that, and
+    vary the parameters of `space`. Of the test users, only the popularity of their items is looked at: a
+    warning says if it differs from that of the validation users by more than chance. The same arguments give
+    the same result.
 
     Parameters
     ----------
-    metric
-        The metric to maximise, such as "recall@20". By default "ndcg@100", with fewer places for fewer
-        items.
     model
-        The name of a model, or its class. Of a model, all trials share the parameters that it was given.
-    fixed
-        Parameters that all trials share.
-    minutes
-        Time for all trials: none is begun later, except the first.
-    trials
-        The most points to compare, those of `study` and that of the default included. What a model measures
-        before them does not count.
-    study
-        A file of trials: those in it are not run again.
-    improved
-        Called with the `Tuning` so far whenever a trial is the best yet, for example to save it.
-    machine
-        Parameters that change no result, such as threads.
-    """
-    wanted = list(points) if isinstance(points, Iterable) and not isinstance(points, Mapping) else []
-    if not wanted or not all(isinstance(point, Mapping) for point in wanted):
-        raise ParameterError("points", "a list of parameters such as grid(l2=[1, 3])", points)
-    with showing(progress) as report:
-        run = Study(split, metric, model, fixed, minutes, study, improved, ties, machine, report, trials)
-        for point in wanted:  # refuse bad parameters before the first trial
-            build(run.model, {**run.fixed, **plain(point)})
-        run.wanted = len(wanted)
-        for run.done, point in enumerate(wanted):
-            if run.value_of(plain(point)) is None:
-                break
-        return run.finish()
-
-
-def climb(
-    split: Split,
-    metric: str | None = None,
-    *,
-    model: "str | type[Recommender] | Recommender" = "MRF",
-    vary: Mapping[str, Axis] | None = None,
-    fixed: Parameters | None = None,
-    grid: bool = False,
-    minutes: float | None = MINUTES,
-    trials: int | None = None,
-    study: "str | os.PathLike[str] | None" = None,
-    improved: Improved | None = None,
-    ties: Ties = "popularity",
-    machine: Parameters | None = None,
-    progress: "Progress | bool | None" = None,
-) -> Tuning:
-    """Start from what the model measures, and change one parameter while that helps.
-
-    The parameters are those of the model's `tuning_route`: for an MRF the novelty exponent, the weight of
-    the low-rank part and, with times, recency, which need no new weights, then l2, user_weight, with times
-    half_life, alpha, rank and, if it is sparse, sparsity. What is measured beside these is kept as it is.
-    Where the best value is the last of its list, values beyond it are tried.
-
-    Parameters
-    ----------
+        The name of a model, its class, or a model: all trials share the parameters that it was given.
     split
         Its validation users are asked; if it has none, its training data is split again.
+    trials
+        How many points to try, the first trial and those in `storage` included.
+    space
+        What to vary, by parameter: (low, high), (low, high, "log"), or (low, high, "times") for multiples of
+        the value of the first trial; or a list of values. These replace the model's own `search_space` or add
+        to it; None takes a parameter out. What a given model fixes is varied only if it is named here.
     metric
         The metric to maximise, such as "recall@20". By default "ndcg@100", with fewer places for fewer
         items.
-    model
-        Name of the kind of model, such as "EASE" or that of a class of your own.
-    vary
-        Lists of values by the name of the parameter, {"l2": [1, 10, 100]}, that replace those of the model,
-        or add to them.
-    fixed
-        Parameters that all trials share. They are not varied.
-    grid
-        Try all combinations of the model's grid first, and start from the best of them.
-    minutes
-        Time for all trials; None for no limit.
-
-    Notes
-    -----
-    `study`, `improved` and `machine` are those of `tune`, `ties` is that of `evaluate`. With a
-    limit of time, the result depends on the machine.
+    storage
+        A file that keeps the trials, or the URL of a database, "sqlite:///trials.db". The same tuning goes on
+        from there, to the same end; others of other data, models or spaces may lie beside it.
+    seed
+        Seed of the sampler.
     """
-    check_flag("grid", grid)
+    kind, own = kind_of(model)
+    first = unfitted(model) if isinstance(model, Recommender) else build(kind, own)
+    varied = checked_space(kind, own, space)
+    trials = check_count("trials", trials)
+    seed = check_seed(seed)
+    tuned = check_type("split", split, Split).for_tuning()
+    try:
+        wanted = within(DEFAULTS[:1], tuned.training.n_items) if metric is None else [metric]
+        (to_maximise,) = parse_all(wanted, tuned.training.n_items)
+    except ParameterError as error:
+        raise error.named("metric") from None
+    if (difference := popularity_differs(tuned, split)) is not None:
+        warn(f"{difference} Parameters tuned on the one may not suit the other, above all novelty.")
+    fingerprints = {"data": tuned.training.fingerprint, "questions": _fingerprint(tuned.test)}
+    of = {
+        "model": kind,
+        "metric": str(to_maximise),
+        "own": own,
+        "space": varied,
+        "seed": seed,
+        **fingerprints,
+    }
+    name = hashlib.blake2b(json.dumps(of, default=str).encode(), digest_size=16).hexdigest()
+    study = _opened(storage, name)
     with showing(progress) as report:
-        run = Study(split, metric, model, fixed, minutes, study, improved, ties, machine, report, trials)
-        return _climbed(run, vary, grid)
+        # No trial warns of another plan.
+        search = _Tuner(first, replace(tuned, inner=None, whole=None), to_maximise, varied, study)
+        for number in range(len(_done(study)), trials):
+            search.try_one(
+                number, seed, part_of(report, number / trials, (number + 1) / trials, f"trial {number + 1}: ")
+            )
+        if report is not None:
+            report("trying parameters", trials, trials)
+    found = tuple(map(Trial.of, _done(study)[:trials]))
+    result = Tuning(kind, to_maximise, tuned.name, found, study, fingerprints, tuned.training.library)
+    with suppress(MemoryPlanError):  # a trial of a machine with more memory
+        warn_of_another_plan(build(kind, {**result.best.parameters, **search.machine}), tuned)
+    return result
 
 
-def _climbed(run: Study, vary: Mapping[str, Axis] | None, grid: bool) -> Tuning:
-    data = run.split.training
-    route = build(run.model, run.fixed, run.machine).tuning_route(data)
-    usual = None if grid else route.axes
-    axes = {name: _sorted(axis) for name, axis in axes_of(run.model, vary, run.fixed, usual=usual).items()}
-    if not grid:
-        axes = {name: axis for name, axis in axes.items() if name in (vary or {}) or _size(axis) > 1}
-    for name, values in (vary or {}).items():  # refuse values that this data is too small for
-        for value in values if isinstance(values, Sequence) else ():
-            build(run.model, plain({**run.fixed, name: value}), run.machine).tuning_route(data)
-    if not grid:
-        run.usual |= {name: value for name, value in route.start.items() if name in axes}
-    run.measure()
-    places = _Places(run, axes, named=not grid)
-    if not vary:  # the best is never worse than the default, and its gain is known
-        run.value_of(plain({name: run.usual[name] for name in axes}))
-    place = places.start
-    if grid:
-        sizes = [range(_size(axis)) for axis in axes.values()]
-        corners = [dict(zip(axes, each, strict=True)) for each in product(*sizes)]
-        place = max(corners, key=lambda corner: _worth(places.trial(corner)))  # the first of equals
-
-    def is_useless(name: str, place: Place) -> bool:
-        needed = route.needs.get(name)
-        point = {**run.fixed, **run.measured, **(places.point(place) or {})}
-        return needed is not None and not point.get(needed, 1)
-
-    def is_better(trial: Trial, here: Trial | None) -> bool:
-        return _worth(trial) > _GAIN * _worth(here)
-
-    directions = {name: {name: 1} for name in axes}
-    climb_along(directions, place, places.trial, is_better, _MOST_ROUNDS, skip=is_useless)
-    return run.finish()
+def checked_space(kind: str, own: Mapping[str, Any], space: Space | None) -> dict[str, Range]:
+    """Return the usual search space of a model, updated by the given one; refuse what is no range."""
+    made = model_class(kind)
+    if not isinstance(space or {}, Mapping):
+        raise ParameterError("space", 'ranges by parameter, such as {"l2": (1, 1000, "log")}, or None', space)
+    known = [name for name in made.defaults() if name not in made.machine_parameters]
+    usual = {name: range_ for name, range_ in made.search_space.items() if name not in own}
+    for name, range_ in (space or {}).items():
+        if name not in known:
+            raise ParameterError("space", f"of parameters of {made.__name__}: {', '.join(known)}", name)
+        if range_ is not None and not _is_range(range_):
+            rule = 'a list of values, (low, high), (low, high, "log") or (low, high, "times")'
+            raise ParameterError(f"space: {name}", rule, range_)
+    varied = {name: x for name, x in {**usual, **(space or {})}.items() if x is not None}
+    for name, range_ in varied.items():  # refuse values that the model would refuse, before any trial runs
+        for value in () if range_[-1] == "times" else range_[:2] if isinstance(range_, tuple) else range_:
+            build(kind, {**own, name: value})
+    if not varied:
+        raise ParameterError("space", f"given for {made.__name__}, which has no usual one", space)
+    return varied
 
 
-class _Places:
-    """The places on the axes of one model, and their trials."""
+def _is_range(given: object) -> bool:
+    if not isinstance(given, tuple):
+        return isinstance(given, Sequence | np.ndarray) and not isinstance(given, str) and len(given) > 0
+    scale = given[2:]
+    if len(given) not in (2, 3) or any(type(x) not in (int, float) for x in given[:2]):
+        return False
+    low, high = given[:2]
+    return bool(
+        low < high and math.isfinite(high - low) and (not scale or (scale[0] in ("log", "times") and low > 0))
+    )
 
-    def __init__(self, run: Study, axes: Mapping[str, Axis], *, named: bool) -> None:
-        self._run = run
-        self._axes = axes
-        self._named = named  # whether l2 may be "auto": beside other numbers, a grid has its number
-        self._ladders: dict[tuple[str, float], tuple[Any, ...]] = {}
-        self.start = {name: self._nearest(name, axis) for name, axis in axes.items()}
 
-    def _nearest(self, name: str, axis: Axis) -> int:
-        """Return the place of the default or of the value nearest to it; the middle if it is no number."""
-        default = self._run.usual.get(name)
-        middle = (_size(axis) - 1) // 2
-        values = list(self._ladder(name, self._run.usual))
-        if default in values:
-            return values.index(default)
-        if type(default) not in (int, float):
-            return middle
-        distance = {i: abs(x - default) for i, x in enumerate(values) if type(x) in (int, float)}
-        return min(distance, key=lambda i: distance[i], default=middle)
+class _Tuner:
+    """The trials of a tuning, which share intermediate results."""
 
-    def _ladder(self, name: str, parameters: Parameters) -> tuple[Any, ...]:
-        """Return the values of an axis; those of l2 depend on the other parameters."""
-        axis = self._axes[name]
-        scale = scale_of(self._run.model, parameters)
-        key = (name, scale)
-        if key not in self._ladders:
-            if isinstance(axis, RidgeMultiples):
-                axis = self._ridges(axis, scale)
-            self._ladders[key] = tuple(axis)
-        return self._ladders[key]
+    def __init__(
+        self, first: Recommender, split: Split, metric: Metric, space: Space, study: "optuna.Study"
+    ) -> None:
+        self._first = first
+        self._split = split
+        self._metric = metric
+        self._space = space
+        self._study = study
+        self._reuse: dict[str, Any] = {}
+        own = first.get_params()
+        self.machine = {name: own[name] for name in first.machine_parameters}
 
-    def _ridges(self, axis: RidgeMultiples, alpha: float) -> list[Any]:
-        """Return values of l2: where it was measured, they are multiples of that, scaled as S is."""
-        measured, split = self._run.measured.get("l2"), self._run.split
-        if not axis.of_auto or not measured:
-            return ridges(split, alpha, axis, named=self._named)
-        values = ridges(split, alpha, axis, named=False)
-        usual_alpha = scale_of(self._run.model, self._run.usual)
-        (usual,) = ridges(split, usual_alpha, replace(axis, multiples=(1.0,)), named=False)
-        return [x / usual * measured for x in values]
+    def try_one(self, number: int, seed: int, progress: Progress | None) -> None:
+        """Try the first point, or the next one that the sampler suggests."""
+        from optuna.samplers import TPESampler
+        from optuna.trial import TrialState, create_trial
 
-    def point(self, place: Place) -> dict[str, Any] | None:
-        """Return the parameters at a place, or None if there are none."""
-        point: dict[str, Any] = {}
+        if not number:
+            facts, value = self._tried(self._first, progress)
+            distributions = self._distributions(facts["parameters"])
+            values = {name: facts["parameters"].get(name) for name in distributions}
+            numbers = {name: x if (n := _as_number(name, x)) is None else n for name, x in values.items()}
+            inside = {name: x for name, x in numbers.items() if _holds(distributions[name], x)}
+            known = {name: distributions[name] for name in inside}
+            self._study.add_trial(
+                create_trial(value=value, params=inside, distributions=known, user_attrs=facts)
+            )
+            return
+        start = _done(self._study)[0].user_attrs["parameters"]
+        # Each trial has a seed of its own, so that a study that goes on is the one that was not interrupted.
+        self._study.sampler = TPESampler(seed=seed + number, n_startup_trials=_RANDOM, multivariate=True)
+        trial = self._study.ask(self._distributions(start))
+        suggested = {
+            name: as_parameter(name, rounded_duration(x)) if name == "half_life" else x
+            for name, x in trial.params.items()
+        }
+        parameters = {**start, **suggested}
+        trial.set_user_attr("parameters", parameters)
         try:
-            for name in sorted(place, key=lambda name: isinstance(self._axes[name], RidgeMultiples)):
-                ladder = self._ladder(name, {**self._run.fixed, **point})
-                point[name] = value_at(ladder, place[name])
-                if point[name] is None and None not in ladder:
-                    return None
-            point = plain(point)
-            build(self._run.model, {**self._run.fixed, **point})
-        except ParameterError:
-            return None
-        return point
+            model = build(type(self._first).__name__, {**parameters, **self.machine})
+            facts, value = self._tried(model, progress)
+        except (NumericalError, MemoryPlanError) as error:
+            trial.set_user_attr("failure", str(error))
+            self._study.tell(trial, state=TrialState.FAIL)
+            return
+        for name, fact in facts.items():
+            trial.set_user_attr(name, fact)
+        self._study.tell(trial, value)
 
-    def trial(self, place: Place) -> Trial | None:
-        """Try a place; None if there is no such place or no time."""
-        point = self.point(place)
-        if point is None:
-            return None
-        try:
-            return self._run.value_of(point)
-        except ParameterError:  # a value beyond the end is too much for this data
-            if place == self.start:
-                raise
-            return None
+    def _tried(self, model: Recommender, progress: Progress | None) -> tuple[dict[str, Any], float]:
+        """Return what to note of a trial, and its value."""
+        found = evaluate(model, self._split, [str(self._metric)], reuse=self._reuse, progress=progress)
+        mean, values = found.mean(self._metric), found.per_user(self._metric)
+        usual = model.defaults()
+        parameters = {
+            name: x for name, x in found.parameters.items() if name in self._space or x != usual[name]
+        }
+        facts: dict[str, Any] = {}
+        if done := _done(self._study):
+            gain = paired(values, np.asarray(done[0].user_attrs["values"]))
+            facts["gain"] = [x if math.isfinite(x) else None for x in gain]
+        else:
+            parameters |= self._resolved(found)
+            facts["values"] = values.tolist()
+        return {
+            "parameters": parameters, "error": mean.error if math.isfinite(mean.error) else None,
+            "seconds": found.seconds["training"], "plan": found.facts["plan"], **facts,
+        }, mean.mean  # fmt: skip
+
+    def _resolved(self, found: Evaluation) -> dict[str, Any]:
+        """Return what "auto" stood for in the first trial: no other measures again."""
+        given = found.parameters
+        plan = self._first.planned_for(self._split.training.size)
+        values = {**found.facts["values"], **({} if plan is None else {"sparsity": plan.sparsity})}
+        resolved = {
+            name: x for name, x in values.items() if given.get(name) == "auto" and name in self._space
+        }
+        measured = {name: values[name] for name in found.facts["measured"]}
+        return {**resolved, **measured, **({"measure": False} if "measure" in given else {})}
+
+    def _distributions(self, start: Mapping[str, Any]) -> "dict[str, BaseDistribution]":
+        """Return the ranges of the space, without those of what the model has no number for."""
+        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+        usual = self._first.defaults()
+        made: dict[str, BaseDistribution] = {}
+        for name, given in self._space.items():
+            if not isinstance(given, tuple):
+                made[name] = CategoricalDistribution(list(given))
+                continue
+            low, high, *scale = given
+            value = _as_number(name, start.get(name, usual[name]))
+            if value is None and (scale == ["times"] or name in self._first.search_space):
+                continue
+            if scale == ["times"]:
+                low, high = (factor * (value or 1.0) for factor in (low, high))
+            if type(usual[name]) is int:
+                made[name] = IntDistribution(round(low), round(high), log=bool(scale))
+            else:
+                made[name] = FloatDistribution(low, high, log=bool(scale))
+        return made
 
 
-def _worth(trial: Trial | None) -> float:
-    """Return the value of a trial; 0 if it failed, or there was none."""
-    return 0.0 if trial is None or trial.value is None else trial.value
+def _as_number(name: str, value: Any) -> float | None:
+    """Return a parameter as a number, durations in microseconds; None if it is none."""
+    if name == "half_life" and value not in (None, "auto"):
+        return float(duration(name, value))
+    return value if type(value) in (int, float) else None
 
 
-def _size(axis: Axis) -> int:
-    return len(axis.multiples if isinstance(axis, RidgeMultiples) else axis)
+def _holds(distribution: Any, value: Any) -> bool:
+    """Whether a value lies in a range, or among choices."""
+    if hasattr(distribution, "choices"):
+        return value in distribution.choices
+    return type(value) in (int, float) and distribution.low <= value <= distribution.high
 
 
-def _sorted(axis: Axis) -> Axis:
-    """Put numbers in their order, so that a step goes to the next one."""
-    if isinstance(axis, RidgeMultiples) or not all(type(x) in (int, float) for x in axis):
-        return axis
-    return sorted(set(axis))
+def _opened(storage: "str | os.PathLike[str] | None", name: str) -> "optuna.Study":
+    """Return the study of this name, with its trials if the storage has it."""
+    try:
+        import optuna
+    except ImportError:
+        raise missing_extra("tuning needs Optuna", "tune") from None
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+    from optuna.trial import TrialState
+
+    if storage is not None and not isinstance(storage, str | os.PathLike):
+        raise ParameterError("storage", "a file, the URL of a database, or None", storage)
+    place: Any = storage
+    if storage is not None and "://" not in str(storage):
+        file = expanded(storage)
+        if file.is_dir():
+            raise ParameterError("storage", "a file, the URL of a database, or None", storage)
+        place = JournalStorage(JournalFileBackend(str(file)))
+    said = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        study = optuna.create_study(storage=place, study_name=name, direction="maximize", load_if_exists=True)
+    finally:
+        optuna.logging.set_verbosity(said)
+    for trial in study.trials:
+        if trial.state == TrialState.RUNNING:  # it was interrupted, and is begun again
+            study.tell(trial.number, state=TrialState.FAIL)
+    return study
+
+
+def _done(study: "optuna.Study") -> "list[FrozenTrial]":
+    """Return the trials that came to an end, and be it that the fit failed."""
+    return [trial for trial in study.trials if trial.value is not None or "failure" in trial.user_attrs]
+
+
+def _fingerprint(questions: Questions) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for X in (questions.shown, questions.targets):
+        digest.update(X.indptr.astype(np.int64).tobytes() + X.indices.astype(np.int64).tobytes())
+    if questions.shown_times is not None:
+        digest.update(questions.shown_times.tobytes())
+    return digest.hexdigest()

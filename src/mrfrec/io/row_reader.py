@@ -6,7 +6,6 @@ For each row, only two small integers, a value and a time are kept, in the order
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,8 @@ import scipy.sparse as sp
 
 from mrfrec.checks import counted, in_words, warn
 from mrfrec.core.progress import Progress
-from mrfrec.data.events import Events
 from mrfrec.data.ids import Texts, first_titles
-from mrfrec.data.pairs import combine, combine_in_ranges
+from mrfrec.data.pairs import combine_in_ranges
 from mrfrec.data.provenance import Sums
 from mrfrec.data.reading_options import ReadingOptions
 from mrfrec.data.times import Times, from_numbers, tell, warn_of_future
@@ -238,36 +236,6 @@ class RowReader:
         Pairs with the value 0 are stored zeros.
         """
         return combine_in_ranges(self._rows.release(), self.users.ids, self.items.ids, duplicates)
-
-    def to_events(self, duplicates: str) -> Events:
-        """Return the first row of each pair, in the order of the table, with the value of `to_matrix`.
-
-        Its time is the earliest of the pair.
-        """
-        columns = self._rows.release()
-        user, item, value = (columns[role] for role in ("user", "item", "value"))
-        pair = user.astype(np.int64) * len(self.items.ids) + item
-        _, first = np.unique(pair, return_index=True)
-        rows = np.sort(first)
-        earliest = first
-        if (times := columns.get("time")) is not None:
-            order = np.lexsort((times, pair))  # of equal times, the first row
-            earliest = order[np.append(True, pair[order[1:]] != pair[order[:-1]])]
-            times[first] = times[earliest]
-        values = None
-        revised = 0
-        if not self.is_binary or duplicates == "error":
-            matrix, _ = combine(user, item, value, self.users.ids, self.items.ids, duplicates)
-            if not self.is_binary:
-                values = np.empty(len(user), np.float32)
-                values[first] = matrix.data  # both are ordered by user and item
-                revised = int((values[first] != value[earliest]).sum())
-                rows = rows[values[rows] != 0]
-        events = Events(self.users.ids, self.items.ids, user, item, values, times, self.titles())
-        if not len(rows):
-            raise DataError(f"no interactions are left: all {len(first):,} pairs have a value that is 0.")
-        events = events.take(rows) if len(rows) < len(user) else events
-        return replace(events, repeated=len(user) - len(first), revised=revised)
 
     def titles(self) -> Texts | None:
         """Return the title of each item, of several the first in alphabetical order."""

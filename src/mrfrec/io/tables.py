@@ -1,4 +1,4 @@
-"""Read tables of users and items into `Interactions`, or into `Events` where the order of the rows counts.
+"""Read tables of users and items into `Interactions`.
 
 Rows stream through in batches, so that reading takes a few times the memory of the matrix, whatever the size
 of the file.
@@ -18,7 +18,6 @@ import scipy.sparse as sp
 
 from mrfrec.bars import showing
 from mrfrec.core.progress import Progress
-from mrfrec.data.events import Events
 from mrfrec.data.ids import Id, Ids, Texts, first_titles
 from mrfrec.data.interactions import Interactions, keep_pairs
 from mrfrec.data.item_table import ItemTable
@@ -189,52 +188,6 @@ def _interactions(parameters: Mapping[str, Any], usual: Mapping[str, str]) -> In
     return out.filtered(**options.limits())
 
 
-def read_events(
-    source: object,
-    user: str | None = None,
-    item: str | None = None,
-    value: str | None = None,
-    time: str | bool | None = None,
-    title: str | None = None,
-    *,
-    items: object = None,
-    min_value: float | None = None,
-    binary: bool = True,
-    event: str | None = None,
-    event_weights: Mapping[str, float] | None = None,
-    now: Moment | None = None,
-    since: Moment | None = None,
-    until: Moment | None = None,
-    window: Duration | None = None,
-    duplicates: Duplicates = "sum",
-    on_bad: OnBad = "refuse",
-    separator: str | None = None,
-    columns: Sequence[str] | None = None,
-    input_format: Format | None = None,
-    query: str | None = None,
-    progress: "Progress | bool | None" = None,
-) -> Events:
-    """Read a table with a row for each time a user used an item, and keep the order of the rows.
-
-    Rows are read and counted as by `read_interactions`, with the same parameters except `max_history`,
-    `min_users` and `min_items`, for which there is `Events.filtered`. A pair with several rows has the place
-    and the time of the first row that `min_value` keeps; the others are counted in `Events.repeated`.
-
-    `time` is as there, too: with None, the default, a column of times is read if its name tells and each row
-    has one; True or a name requires it; False reads none.
-    """
-    parameters = dict(locals())
-    reading_options = check_reading(parameters)
-    named = {role: parameters[role] for role in _COLUMNS} | {"title": title if items is None else None}
-    rows, library, _ = _read_rows(source, named, items, reading_options, progress)
-    events = rows.to_events(reading_options.duplicates)
-    titles = events.titles
-    if items is not None:
-        table = _table_of_items(items, events.items, item, title, rows)
-        titles = _first(table.titles, len(events.items))
-    return replace(events, titles=titles, skipped=rows.skipped, library=library)
-
-
 def check_reading(parameters: Mapping[str, Any]) -> ReadingOptions:
     """Check the parameters of `read_interactions` as far as possible without data."""
     for name in _COLUMNS:
@@ -351,8 +304,6 @@ def as_interactions(data: object, times: object = None) -> Interactions:
         return data
     if sp.issparse(data) or isinstance(data, np.ndarray):
         return Interactions(data, times=times)
-    if isinstance(data, Events):
-        raise DataError("data must be interactions; got Events. Give events.interactions().")
     return read_interactions(data)
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +50,6 @@ from mrfrec.io.frames import Frame, frame
 from mrfrec.io.item_table import as_item_table
 from mrfrec.io.tables import as_interactions
 from mrfrec.models import updating
-from mrfrec.models.climbing import Axis, Route
 from mrfrec.models.parameters import Parameterized, call_of, runtime_of
 from mrfrec.shown import Report, Section, parameter_text
 
@@ -58,7 +57,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-__all__ = ["FitContext", "Recommender", "restored"]
+__all__ = ["FitContext", "Range", "Recommender", "restored"]
+
+Range = tuple[float, float] | tuple[float, float, Literal["log", "times"]] | Sequence[Any]
+"""What one parameter may be in a search: numbers between two bounds, or one of a list of values."""
 
 # Parameters of `read_interactions` that say where things are in a table.
 _PLACES = ("user", "item", "value", "title", "items", "event", "time", *PARSING)
@@ -94,13 +96,13 @@ class Recommender(Parameterized, ABC):
     _frames: str | None = None
     _for_authors: ClassVar[frozenset[str]] = frozenset((
         "check_ready", "defaults", "learned", "machine_parameters", "planned_for", "score", "set_limits",
-        "tuning_grid", "tuning_route", "tuning_start", "uses_features",
+        "search_space", "uses_features",
     ))  # fmt: skip
 
     # ── what a subclass implements: the first two, and of the others what differs from the defaults ───
 
-    # The values that `tune` tries, the last parameter varying fastest.
-    tuning_grid: ClassVar[Mapping[str, Axis]] = {}
+    # What `evaluation.tune` varies: (low, high), also with "log" or "times", or a list of values.
+    search_space: ClassVar[Mapping[str, Range]] = {}
     uses_features: ClassVar[bool] = False  # whether it learns from features of items
 
     @abstractmethod
@@ -110,14 +112,6 @@ class Recommender(Parameterized, ABC):
     @abstractmethod
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> Learned:
         """Return what was learned, from a file with the arrays and facts of `Learned.stored`, for m items."""
-
-    def tuning_route(self, data: "Interactions") -> Route:
-        """Return the axes of a climb, the cheapest first: by default those of the grid, from its end."""
-        return Route({name: self.tuning_grid[name] for name in reversed(list(self.tuning_grid))})
-
-    def tuning_start(self, data: "Interactions", context: FitContext) -> dict[str, Any]:
-        """Return all parameters that a fit to this data would measure: the start of a `climb`."""
-        return {}
 
     def planned_for(self, size: DataSize) -> "Plan | None":
         """Return what a fit to data of this size would do; None if there is nothing to decide."""
@@ -281,7 +275,7 @@ class Recommender(Parameterized, ABC):
         """Refused: there is no score of a model without items to hide and a metric; see `evaluation`."""
         raise _NoScoreError(
             f"{type(self).__name__} has no score for scikit-learn's searches and cross-validation: they hide "
-            "no items of a history. Use mrfrec.evaluation: climb or tune for parameters, evaluate or compare "
+            "no items of a history. Use mrfrec.evaluation: tune for parameters, evaluate or compare "
             "for a metric. scores(X) returns the score of every item."
         )
 

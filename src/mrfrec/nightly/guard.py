@@ -169,10 +169,9 @@ def predicted_since(
         matrix = sp.csr_array((X.data[chosen], where), shape=(len(users), len(items)))
         return matrix, all_times[chosen][np.lexsort(where[::-1])]
 
-    (shown, times), (targets, of_targets) = of(~after), of(after)
-    asked = np.minimum.reduceat(of_targets, targets.indptr[:-1])
+    (shown, times), (targets, _) = of(~after), of(after)
     questions = Questions(data.users.subset(users), shown, (targets != 0).astype(np.float32),
-                          items=items, shown_times=times, asked=asked)  # fmt: skip
+                          items=items, shown_times=times)  # fmt: skip
     found = evaluate_fitted(before, questions, [metric]).mean(metric)
     error = found.error if found.error == found.error else None
     return {"metric": metric, "value": found.mean, "error": error, "asked": len(users)}

@@ -9,13 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from mrfrec import Interactions
-from mrfrec.data.events import Events
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.evaluation import Split, strong_generalisation
 from mrfrec.io.atomic import check_writable, expanded, writing
-from mrfrec.io.tables import read_events, read_interactions
+from mrfrec.io.tables import read_interactions
 from mrfrec_lab.datasets.files import advice, download
-from mrfrec_lab.datasets.originals import read_original, vae_cf_tables, write_events, write_vae_cf_table
+from mrfrec_lab.datasets.originals import read_original, vae_cf_tables, write_pairs, write_vae_cf_table
 from mrfrec_lab.datasets.registry import DATA_SETS, find
 from mrfrec_lab.places import Progress
 
@@ -84,14 +83,8 @@ def prepare(
     check_writable(path)
     original = download(data_set, path.parent) if source is None else expanded(source)
     read = read_original(data_set, original, progress)
-    write_events(read.filtered(min_users=data_set.min_users, min_items=data_set.min_items), path, titles)
+    write_pairs(read.filtered(min_users=data_set.min_users, min_items=data_set.min_items), path, titles)
     return path
-
-
-def events(name: str, folder: Folder = None) -> Events:
-    """Load a data set as `Events`, with rows in the order of the original."""
-    table, titles = _tables(name, folder)
-    return read_events(table, time=find(name).form != "triplets", items=titles)
 
 
 def load(name: str, folder: Folder = None) -> Interactions:
@@ -103,14 +96,14 @@ def load(name: str, folder: Folder = None) -> Interactions:
 def split(name: str, folder: Folder = None) -> Split:
     """Return the published split of a prepared data set, by strong generalisation."""
     heldout = find(name).heldout
-    return strong_generalisation(events(name, folder), heldout, min_items=0, min_users=0)
+    return strong_generalisation(load(name, folder), heldout, min_items=0, min_users=0)
 
 
 def verify(name: str, folder: Folder = None) -> list[Check]:
     """Compare a prepared data set and its split with what is published about them."""
     data_set = find(name)
-    data = events(name, folder)
-    few = int((np.bincount(data.user) < data_set.min_items).sum())
+    data = load(name, folder)
+    few = int((np.diff(data.matrix.indptr) < data_set.min_items).sum())
     can_be_split = data.n_users > 2 * data_set.heldout
     rows: dict[str, int] = {}  # of the files of the split
     sums: dict[str, str] = {}
@@ -121,7 +114,6 @@ def verify(name: str, folder: Folder = None) -> list[Check]:
             write_vae_cf_table(file, table, content)
             sums[file] = hashlib.md5(content.getbuffer(), usedforsecurity=False).hexdigest()
     checks: list[tuple[str, int | str | None, int | str | None]] = [
-        ("rows of a pair that was there before", 0, data.repeated),
         (f"users with fewer than {data_set.min_items} items", 0, few),
         ("events", data_set.events, len(data)),
         ("users", data_set.users, data.n_users),
@@ -138,7 +130,7 @@ def verify(name: str, folder: Folder = None) -> list[Check]:
 
 def write_vae_cf(name: str, target: str | PathLike[str], folder: Folder = None) -> list[Path]:
     """Write the split of a prepared data set in the file layout of Liang et al.'s vae_cf."""
-    data = events(name, folder)
+    data = load(name, folder)
     place = expanded(target)
     written = []
     for file, table in vae_cf_tables(data, find(name).heldout):

@@ -1,4 +1,4 @@
-"""Read original files into `Events`, write events to Parquet, and splits as vae_cf does."""
+"""Read original files, write their pairs to Parquet, and splits as vae_cf does."""
 
 import re
 from collections.abc import Iterator
@@ -8,18 +8,18 @@ from typing import IO, Any
 import numpy as np
 import polars as pl
 
-from mrfrec.data.events import Events
 from mrfrec.data.ids import Ids, Texts, positions_in
+from mrfrec.data.interactions import Interactions
 from mrfrec.errors import DataError
-from mrfrec.evaluation.splits import strong_rows
+from mrfrec.evaluation.splits import owners, strong_parts
 from mrfrec.io.batches import reading
-from mrfrec.io.tables import read_events
+from mrfrec.io.tables import read_interactions
 from mrfrec_lab.datasets.files import original_files
 from mrfrec_lab.datasets.registry import DataSet
 from mrfrec_lab.places import Progress, writing
 
 _RATING = ("user", "item", "value", "time")
-_FORMS: dict[str, dict[str, Any]] = {  # of the ratings, as parameters of `read_events`
+_FORMS: dict[str, dict[str, Any]] = {  # of the ratings, as parameters of `read_interactions`
     "csv": {"user": "userId", "item": "movieId", "value": "rating", "time": "timestamp", "separator": ","},
     "dat": {"columns": _RATING, "time": True, "separator": "::"},
     "tab": {"columns": _RATING, "time": True, "separator": "\t"},
@@ -32,8 +32,8 @@ _TITLES = {  # number and title in a line
 }
 
 
-def read_original(data_set: DataSet, source: Path, progress: Progress | None = None) -> Events:
-    """Read all rows with a value that counts, in the order of the files, each pair once."""
+def read_original(data_set: DataSet, source: Path, progress: Progress | None = None) -> Interactions:
+    """Read all rows with a value that counts, each pair once."""
     with original_files(data_set, source) as (paths, titles):
         items = None if titles is None else _read_titles(data_set, titles)
         options: dict[str, Any] = {"min_value": data_set.min_value, "items": items, "progress": progress}
@@ -45,16 +45,16 @@ def read_original(data_set: DataSet, source: Path, progress: Progress | None = N
                 count += len(rows)
                 kept.append(rows.filter(pl.col("value") >= data_set.min_value))
             _check_rows(data_set, source, count)
-            return read_events(pl.concat(kept), time=True, **options)
+            return read_interactions(pl.concat(kept), time=True, **options)
         if len(paths) > 1:
             raise DataError(f"both {paths[0]} and {paths[1]} hold ratings: pass one of them.")
         with reading(str(paths[0])):
             lines = int(pl.scan_lines(paths[0], glob=False).select(pl.len()).collect().item())
         _check_rows(data_set, source, lines - (data_set.form == "csv"))
-        events = read_events(paths[0], input_format="csv", **_FORMS[data_set.form], **options)
-    if data_set.form != "triplets" and (events.users.is_text or events.items.is_text):
+        data = read_interactions(paths[0], input_format="csv", **_FORMS[data_set.form], **options)
+    if data_set.form != "triplets" and (data.users.is_text or data.items.is_text):
         raise DataError(f"{source}: not all ids are integers. It is damaged, or another data set.")
-    return events
+    return data
 
 
 def _check_rows(data_set: DataSet, source: Path, count: int) -> None:
@@ -107,18 +107,19 @@ def _read_titles(data_set: DataSet, path: Path) -> Path | pl.DataFrame:
     return pl.DataFrame(pairs, schema=["item", "title"], orient="row")
 
 
-def write_events(events: Events, path: Path, titles: Path) -> None:
-    """Write user, item and, if known, time (seconds since 1970) of each event; titles to their own file."""
-    items = _series(events.items)
+def write_pairs(data: Interactions, path: Path, titles: Path) -> None:
+    """Write user, item and, if known, time (seconds since 1970) of each pair; titles to their own file."""
+    items = _series(data.items)
     tables: dict[Path, dict[str, pl.Series]] = {}
-    if events.titles is None:
+    if data.titles is None:
         titles.unlink(missing_ok=True)
     else:
-        tables[titles] = {"item": items, "title": pl.Series(list(events.titles))}
+        tables[titles] = {"item": items, "title": pl.Series(list(data.titles))}
     # Written last: its presence means that everything is there.
-    tables[path] = {"user": _series(events.users).gather(events.user), "item": items.gather(events.item)}
-    if events.time is not None:
-        tables[path]["time"] = pl.Series(events.time // 1_000_000)
+    user, item = owners(data.matrix), data.matrix.indices
+    tables[path] = {"user": _series(data.users).gather(user), "item": items.gather(item)}
+    if data.times is not None:
+        tables[path]["time"] = pl.Series(data.times // 1_000_000)
     for target, columns in tables.items():
         with writing(target) as unfinished, unfinished.open("r+b") as file:
             pl.DataFrame(columns).write_parquet(file)
@@ -128,25 +129,26 @@ def _series(ids: Ids) -> pl.Series:
     return pl.Series(list(ids.values) if isinstance(ids.values, Texts) else ids.values)
 
 
-def vae_cf_tables(events: Events, heldout: int) -> Iterator[tuple[str, pl.DataFrame]]:
+def vae_cf_tables(data: Interactions, heldout: int) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield the files of a split in the layout of Liang et al. (2018), as the notebook of vae_cf writes them.
 
-    unique_sid.txt lists item ids in the order of their first training row. The other files number users in
-    the order of the permutation and items by their line in unique_sid.txt.
+    The notebook reads tables that are sorted by user and item, and these are too. unique_sid.txt lists item
+    ids in the order of their first training row. The other files number users in the order of the permutation
+    and items by their line in unique_sid.txt.
 
     https://github.com/dawenl/vae_cf
     """
-    rows = strong_rows(events, heldout)
-    found, first = np.unique(events.item[rows["training"]], return_index=True)
+    parts = strong_parts(data, heldout)
+    user, item = owners(data.matrix), data.matrix.indices
+    found, first = np.unique(item[parts.training], return_index=True)
     items = found[np.argsort(first)]
-    uid, sid = positions_in(rows["users"], events.n_users), positions_in(items, events.n_items)
-    yield "unique_sid.txt", pl.DataFrame({"sid": _series(events.items).gather(items)})
-    parts = {"train.csv": "training"}
-    for name in ("validation", "test"):
-        parts |= {f"{name}_tr.csv": f"{name} shown", f"{name}_te.csv": f"{name} targets"}
-    for file, part in parts.items():
-        chosen = rows[part]
-        yield file, pl.DataFrame({"uid": uid[events.user[chosen]], "sid": sid[events.item[chosen]]})
+    uid, sid = positions_in(parts.users, data.n_users), positions_in(items, data.n_items)
+    yield "unique_sid.txt", pl.DataFrame({"sid": _series(data.items).gather(items)})
+    files = {"train.csv": parts.training}
+    for name, (shown, targets) in (("validation", parts.validation), ("test", parts.test)):
+        files |= {f"{name}_tr.csv": shown, f"{name}_te.csv": targets}
+    for file, chosen in files.items():
+        yield file, pl.DataFrame({"uid": uid[user[chosen]], "sid": sid[item[chosen]]})
 
 
 def write_vae_cf_table(file: str, table: pl.DataFrame, target: IO[bytes]) -> None:

@@ -5,7 +5,7 @@ numpy: scores are h(x)·Vᵀ + b, where h is the network up to its last hidden l
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -232,10 +232,10 @@ class MultVAE(Autoencoder):
         The epoch whose weights are kept.
     """
 
-    tuning_grid: ClassVar[Mapping[str, Sequence[float]]] = {
-        "dropout": (0.3, 0.5),
-        "kl_epochs": (5.0, 20.0),
-        "kl_cap": (0.2, 1.0, 2.0),
+    search_space: ClassVar[Mapping[str, Any]] = {
+        "dropout": (0.3, 0.7),
+        "kl_epochs": (5, 20),
+        "kl_cap": (0.2, 2),
     }
 
     hidden: int = 600
@@ -267,10 +267,7 @@ class MultDAE(Autoencoder):
         As in `MultVAE`.
     """
 
-    tuning_grid: ClassVar[Mapping[str, Sequence[float]]] = {
-        "dropout": (0.3, 0.5, 0.7),
-        "l2": (0.001, 0.01, 0.1),
-    }
+    search_space: ClassVar[Mapping[str, Any]] = {"dropout": (0.3, 0.7), "l2": (0.001, 0.1, "log")}
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -296,10 +293,7 @@ class CDAE(Autoencoder):
         As in `MultVAE`.
     """
 
-    tuning_grid: ClassVar[Mapping[str, Sequence[float]]] = {
-        "weight": (1.0, 10.0, 50.0),
-        "l2": (0.001, 0.01, 0.1),
-    }
+    search_space: ClassVar[Mapping[str, Any]] = {"weight": (1, 50, "log"), "l2": (0.001, 0.1, "log")}
     is_multinomial: ClassVar[bool] = False
 
     weight: float = 10.0

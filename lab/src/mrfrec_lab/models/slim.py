@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -53,10 +53,7 @@ class SLIM(Linear):
     """
 
     # Liang et al. (2018) try 0.1, 0.5, 1 and 5 for both penalties; for most items such an l2 changes nothing.
-    tuning_grid: ClassVar[Mapping[str, Sequence[float]]] = {
-        "l1": (0.1, 0.5, 1.0, 5.0),
-        "l2": (10.0, 100.0, 300.0),
-    }
+    search_space: ClassVar[Mapping[str, Any]] = {"l1": (0.1, 5, "log"), "l2": (1, 1000, "log")}
 
     def __init__(
         self,
@@ -141,10 +138,10 @@ class FsSLIM(SLIM):
         As in `SLIM`.
     """
 
-    tuning_grid: ClassVar[Mapping[str, Sequence[float]]] = {
+    search_space: ClassVar[Mapping[str, Any]] = {
         "neighbors": (50, 200),
-        "l1": (0.1, 1.0),
-        "l2": (10.0, 100.0, 300.0),
+        "l1": (0.1, 1, "log"),
+        "l2": (1, 1000, "log"),
     }
 
     def __init__(

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -106,10 +106,10 @@ class WMF(Latent):
     """
 
     # Liang et al. (2018) try 100 or 200 factors, and 1 + weight of 2, 5, 10, 30, 50 or 100.
-    tuning_grid: ClassVar[Mapping[str, Sequence[float]]] = {
+    search_space: ClassVar[Mapping[str, Any]] = {
         "factors": (100, 200),
-        "weight": (1.0, 9.0, 49.0),
-        "l2": (10.0, 100.0),
+        "weight": (1, 50, "log"),
+        "l2": (10, 100, "log"),
     }
 
     def __init__(

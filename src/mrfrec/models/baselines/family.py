@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from mrfrec.checks import check_number
-from mrfrec.models.climbing import Axis, RidgeMultiples
 from mrfrec.models.mrf.field import GaussianField
+from mrfrec.models.recommender import Range
 
 
 class EASE(GaussianField):
@@ -21,7 +21,7 @@ class EASE(GaussianField):
     The other parameters are those of `MRF`; with `sparsity`, the largest entries of XᵀX are kept.
     """
 
-    tuning_grid: ClassVar[Mapping[str, Axis]] = {"l2": RidgeMultiples()}
+    search_space: ClassVar[Mapping[str, Range]] = {"l2": (1, 5000, "log")}
 
     def __init__(
         self,
@@ -57,10 +57,7 @@ class EDLAE(GaussianField):
     The other parameters are those of `MRF`; with `sparsity`, the largest entries of XᵀX are kept.
     """
 
-    tuning_grid: ClassVar[Mapping[str, Axis]] = {
-        "dropout": (0.2, 0.33, 0.5, 0.7),
-        "l2": RidgeMultiples((0.01, 0.1, 1.0)),
-    }
+    search_space: ClassVar[Mapping[str, Range]] = {"dropout": (0.1, 0.8), "l2": (1, 1000, "log")}
 
     def __init__(
         self,

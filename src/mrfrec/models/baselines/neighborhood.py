@@ -16,9 +16,8 @@ from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.interactions import Interactions
 from mrfrec.engines.local import LocalEngine
 from mrfrec.fitted.linear import LinearWeights
-from mrfrec.models.climbing import Axis
 from mrfrec.models.linear import Linear
-from mrfrec.models.recommender import FitContext
+from mrfrec.models.recommender import FitContext, Range
 
 
 class Popularity(Linear):
@@ -104,11 +103,11 @@ class ItemKNN(Linear):
     """
 
     _weights_type = KNNWeights
-    tuning_grid: ClassVar[Mapping[str, Axis]] = {
-        "neighbors": (20, 100),
-        "shrink": (0.0, 10.0),
-        "user_weight": (0.5, 1.0),
-        "normalize": (False, True),
+    search_space: ClassVar[Mapping[str, Range]] = {
+        "neighbors": (20, 200, "log"),
+        "shrink": (0, 20),
+        "user_weight": (0, 1),
+        "normalize": [False, True],
     }
 
     def __init__(

@@ -24,7 +24,6 @@ from mrfrec.fitted.measured import Goal, as_parameter
 from mrfrec.fitted.state import FittedState
 from mrfrec.io.artifact import Stored
 from mrfrec.io.tables import as_interactions
-from mrfrec.models.climbing import Axis, Route
 from mrfrec.models.linear import Linear
 from mrfrec.models.mrf.held_out import held_out
 from mrfrec.models.mrf.parameters import RULES, STARTS, TIMES, Automatic, number_of
@@ -149,50 +148,6 @@ class GaussianField(Linear):
         goal = Goal.of(self.measure, by_time=data.times is not None)
         engine = partial(self._engine, None)
         return Task(names, self._settings, start, self.offset, goal, engine)
-
-    def tuning_route(self, data: "Interactions") -> Route:
-        """Return the axes of a climb: γ, λ, ρ need no fit, a new l2 no statistics, a new rank no weights."""
-        from mrfrec.models.mrf.measuring import AXES, half_lives
-
-        plan = self.planned(data)
-        most = min(256, min(data.n_users, data.n_items) // 4)
-        ranks = {0, most // 4, most // 2, most, plan.rank}
-        axes: dict[str, Axis] = {
-            "novelty": AXES["novelty"], "rank_weight": AXES["rank_weight"][1:], "recency": AXES["recency"],
-            "l2": (), "user_weight": AXES["user_weight"], "half_life": (), "alpha": (),
-            "rank": sorted(ranks), "feature_weight": AXES["feature_weight"],
-        }  # fmt: skip
-        axes |= self.tuning_grid
-        start = {"rank": plan.rank, **{name: as_parameter(name, x) for name, x in STARTS.items()}}
-        if plan.sparsity is not None:
-            start["sparsity"] = s = plan.sparsity
-            axes["sparsity"] = [x * s for x in (0.25, 0.5, 1.0, 2.0, 4.0) if x * s <= 1]
-        asked = None if data.times is None else held_out(data)
-        without = {"feature_weight"} if data.features is None else set()
-        if asked is None or asked.times is None:
-            without |= TIMES.keys()
-        else:
-            ages = dict.fromkeys(as_parameter("half_life", x) for x in half_lives(asked))
-            axes["half_life"] = list(ages)
-        own = self.defaults().keys() - without
-        return Route(
-            {name: axis for name, axis in axes.items() if name in own},
-            {name: value for name, value in start.items() if name in own},
-            needs={"rank_weight": "rank"},
-        )
-
-    def tuning_start(self, data: "Interactions", context: FitContext) -> dict[str, Any]:
-        from mrfrec.models.mrf.measuring import measure_before
-
-        measured = measure_before(self._to_measure(data), data, context).measured
-        choices = () if measured is None else measured.choices
-        values: dict[str, Any] = {one.name: as_parameter(one.name, one.value) for one in choices}
-        if "rank_weight" in values and self.rank == "auto":
-            weighted = type(self)(**{**self.get_params(), "rank_weight": values["rank_weight"]})
-            values["rank"] = weighted.planned_for(data.size).rank
-            if not values["rank"]:  # the weight may then be what a climb starts from
-                del values["rank_weight"]
-        return values
 
     def _times_of(self, data: "Interactions") -> "Times | None":
         """Return the times of the data; raise if there are none and a parameter needs them."""

@@ -5,8 +5,8 @@ from typing import Any, ClassVar, Literal
 
 from mrfrec.data.reading_options import Duration
 from mrfrec.fitted.state import FittedState
-from mrfrec.models.climbing import Axis, RidgeMultiples
 from mrfrec.models.mrf.field import GaussianField
+from mrfrec.models.recommender import Range
 
 __all__ = ["MRF", "PAPER"]
 
@@ -115,9 +115,9 @@ class MRF(GaussianField):
 
     uses_features = True
     _center = True
-    tuning_grid: ClassVar[Mapping[str, Axis]] = {
-        "sparsity": ("auto",), "alpha": (0.0, 0.25, 0.5, 0.75, 1.0),
-        "l2": RidgeMultiples((0.25, 0.5, 1.0, 2.0, 4.0), of_auto=True),
+    search_space: ClassVar[Mapping[str, Range]] = {
+        "l2": (0.2, 5, "times"), "sparsity": (0.25, 4, "times"), "novelty": (-0.1, 0.3),
+        "rank_weight": (0, 1), "half_life": (0.1, 2, "times"), "recency": (0.5, 1), "feature_weight": (0, 2),
     }  # fmt: skip
 
     def __init__(
