@@ -1,13 +1,13 @@
 """Tune CDAE, Mult-DAE and Mult-VAE on a machine with a GPU that has only numpy, PyTorch and safetensors.
 
-    PYTHONPATH=src:. python3 -m experiments.autoencoders gowalla.npz results gowalla MultVAE --seconds 300
+    PYTHONPATH=src:lab/src python3 -m mrfrec_lab.autoencoders gowalla.npz out gowalla MultVAE --seconds 300
 
 `export` writes the data of a split. The search moves one parameter after another along its ladder, down and
 up, as long as the validation nDCG@100 grows. It ends where nothing is better, or after `--trials` or
 `--search-seconds`. Trials that are far behind the best one at the same epoch are given up.
-results/gowalla-MultVAE.json has all trials; with that file in place the search goes on from there.
+out/gowalla-MultVAE.json has all trials; with that file in place the search goes on from there.
 
-results/gowalla-MultVAE.npz has the 100 best items of every test user. Where validation pairs were hidden from
+out/gowalla-MultVAE.npz has the 100 best items of every test user. Where validation pairs were hidden from
 the training data, the best trial is trained again on all of it, for as many epochs as were best. Otherwise
 the search compares the first epochs only, and its best trial is trained once more until `--seconds` are over.
 """

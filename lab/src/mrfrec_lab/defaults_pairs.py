@@ -12,11 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from mrfrec import MRF, datasets
-from mrfrec.data.interactions import Interactions
+from mrfrec import MRF, Interactions, datasets, read_interactions
 from mrfrec.evaluation import Evaluation, evaluate, paired, strong_generalisation
 from mrfrec.evaluation.splits import owners, part_of
-from mrfrec.io.tables import read_interactions
 
 METRIC = "ndcg@100"
 HELDOUT = 0.09  # of the users, for validation and for test

@@ -20,12 +20,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec import MRF, datasets, read_item_features
+from mrfrec import MRF, datasets, read_interactions, read_item_features
 from mrfrec.data.features import ItemFeatures
 from mrfrec.evaluation import Questions, Split, paired, strong_generalisation
 from mrfrec.evaluation.metrics import mean_of
 from mrfrec.figures import figure_axes
-from mrfrec.io.tables import read_interactions
 from mrfrec.models.compiling import warm_up
 from mrfrec.models.parameters import unfitted
 from mrfrec_lab.places import RESULTS, machine

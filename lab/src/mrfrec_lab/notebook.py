@@ -25,9 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from mrfrec import MRF, datasets
+from mrfrec import MRF, datasets, read_interactions
 from mrfrec.evaluation import strong_generalisation
-from mrfrec.io.tables import read_interactions
 
 ALPHA, MAX_NEIGHBORS = 0.75, 1000
 # What of the notebook is needed. Everything else, such as reading files, is left out.

@@ -1,8 +1,8 @@
 """Fit one model of another library and rank items with it, in that library's own environment.
 
-    python experiments/peer_models.py job.json
+    python peer_models.py job.json
 
-experiments/peers.py writes the job: library, model, parameters, the files of the training matrix and of the
+peers.py writes the job: library, model, parameters, the files of the training matrix and of the
 histories, and the number of items to recommend. The lists go to an .npy file (histories × k, −1 for empty
 places), and seconds, memory and file size to a .json file. Only numpy, scipy and the library are imported.
 """

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.evaluation import Split, metrics
-from mrfrec_lab.grids import grid
 from mrfrec_lab.places import CACHE, machine, writing
 
 SCRIPT = Path(__file__).with_name("peer_models.py")
@@ -55,7 +55,8 @@ class Row:
 
         Those of fewer trials are among those of more.
         """
-        points = [{**self.fixed, **point} for point in grid(**self.grid)] if self.grid else []
+        drawn = product(*self.grid.values()) if self.grid else ()
+        points = [{**self.fixed, **dict(zip(self.grid, point, strict=True))} for point in drawn]
         if len(points) + self.defaults > trials:
             points = random.Random(SEED).sample(points, len(points))
         return ([dict(self.fixed)] if self.defaults or not points else []) + points[: trials - self.defaults]

@@ -4,7 +4,7 @@
     python -m mrfrec_lab.peers ../data anime --only mrfrec    # this library again, then the page
 
 Each library is installed into an environment of its own in lab/cache/environments, and each trial is
-a process in it (experiments/peer_models.py), which is stopped after a time limit. Trials are drawn from the
+a process in it (peer_models.py), which is stopped after a time limit. Trials are drawn from the
 grids below with a fixed seed and compared on the validation questions; the best is measured on the test
 questions. Trials are cached in lab/cache/peers, so that an interrupted run can be continued. SANSA
 needs SuiteSparse (Debian: libsuitesparse-dev).
@@ -185,10 +185,10 @@ DATA = {
         "## EASE on a GPU\n\n"
         "With the l2 that is best on the validation questions, 60, EASE has nDCG@20 0.1462 ± 0.0010 and "
         "Recall@20 0.1760 ± 0.0012. It was fitted in 4.4 s on an NVIDIA H200 (float64), after as many trials "
-        "as the others, by a script that did what this command does:\n\n"
-        "```sh\nmrfrec tune $DATA/gowalla-lightgcn/train.parquet --test $DATA/gowalla-lightgcn/test.parquet "
-        "--metric ndcg@20 --model 'EASE: sparsity=dense, dtype=float64' --vary l2=60,2000,30,350,100 "
-        "--device cuda -o ease.json\n```\n\n"
+        "as the others, by a script that tried l2 = 60, 2000, 30, 350 and 100. This command measures "
+        "the best:\n\n```sh\nmrfrec evaluate $DATA/gowalla-lightgcn/train.parquet --test "
+        "$DATA/gowalla-lightgcn/test.parquet --metrics ndcg@20,recall_all@20 "
+        "--model 'EASE: l2=60, sparsity=dense, dtype=float64' --device cuda\n```\n\n"
         "Others have [published results](published.md) for this split.",
         {
             "EASE (mrfrec)": f"{_TOO_LARGE}; see below for EASE on a GPU",

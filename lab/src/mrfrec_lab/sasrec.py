@@ -163,7 +163,7 @@ def search(folder: Path, out: Path, name: str, k: int, minutes: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="files of `experiments.times_peers --export`")
+    parser.add_argument("folder", type=Path, help="files of `mrfrec_lab.times_peers --export`")
     parser.add_argument("out", type=Path)
     parser.add_argument("name")
     parser.add_argument("--k", type=int, default=20, help="places of the nDCG that is tuned (default 20)")

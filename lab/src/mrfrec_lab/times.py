@@ -7,7 +7,7 @@
 Each model is fitted to the nine tenths of the events before a cut, and asked what people took after it.
 People who come back and people in the middle of a visit are reported apart. *beauty-bert4rec* has an order
 and no times: the last item of every user is hidden, and the models are tuned on the item before.
-`experiments.times_peers` adds tuned models and other libraries.
+`mrfrec_lab.times_peers` adds tuned models and other libraries.
 """
 
 import argparse
@@ -18,12 +18,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from mrfrec import MRF
-from mrfrec.data.interactions import Interactions
+from mrfrec import MRF, Interactions, read_interactions
 from mrfrec.evaluation import Split, at_time, evaluate, last, paired
 from mrfrec.evaluation.metrics import Numbers, mean_of
 from mrfrec.evaluation.splits import part_of
-from mrfrec.io.tables import read_interactions
 from mrfrec.models import Popularity
 from mrfrec_lab.places import CACHE
 

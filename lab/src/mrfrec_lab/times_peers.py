@@ -1,4 +1,4 @@
-"""Measure tuned models beside `MRF()` on the cut in time of `experiments.times`: same split, same questions.
+"""Measure tuned models beside `MRF()` on the cut in time of `mrfrec_lab.times`: same split, same questions.
 
     python -m mrfrec_lab.times_peers ../data steam-100k           # MRF, EASE, item-kNN and implicit, tuned
     python -m mrfrec_lab.times_peers ../data steam-100k --export  # files for sasrec.py
@@ -6,7 +6,7 @@
 
 All are tuned on an earlier cut, of the training data alone. The rows go to cache/time.jsonl, and
 `python -m mrfrec_lab.times` prints them with the others. EASE, item-kNN and implicit are tuned as
-`experiments.peers` does, each in a process and an environment of its own.
+`mrfrec_lab.peers` does, each in a process and an environment of its own.
 """
 
 import argparse
@@ -86,7 +86,7 @@ def in_order(X: sp.csr_array, times: npt.NDArray[np.int64], random: np.random.Ge
 
 
 def export(split: Split, name: str, folder: Path) -> None:
-    """Write what `experiments/sasrec.py` reads; the targets of the test stay here."""
+    """Write what `sasrec.py` reads; the targets of the test stay here."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(SEED)
     for stage, of in (("validation", split.for_tuning()), ("test", split)):
@@ -104,7 +104,7 @@ def export(split: Split, name: str, folder: Path) -> None:
 
 
 def measure(split: Split, name: str, folder: Path) -> None:
-    """Append the row of lists that `experiments/sasrec.py` has written."""
+    """Append the row of lists that `sasrec.py` has written."""
     file = np.load(folder / f"{name}.npz")
     about = json.loads(str(file["about"]))
     X, targets = (sp.csr_matrix(x) for x in (split.training.matrix, split.test.targets))
@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("names", nargs="+")
     parser.add_argument("--trials", type=int, default=10, help="of each model (default 10)")
     parser.add_argument("--export", action="store_true", help="write cache/sasrec for sasrec.py")
-    parser.add_argument("--lists", type=Path, help="folder that experiments/sasrec.py has written to")
+    parser.add_argument("--lists", type=Path, help="folder that sasrec.py has written to")
     options = parser.parse_args()
     for name in options.names:
         split = split_of(options.data, name)

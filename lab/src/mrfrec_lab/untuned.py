@@ -1,9 +1,9 @@
 """Compare the untuned `MRF()` with tuned EASE, EDLAE and SLIM, user by user.
 
     python -m mrfrec_lab.untuned measure mtg.npz mtg.json EASE EDLAE SLIM --trials 30
-    python -m mrfrec_lab.untuned page experiments/results/untuned *.json
+    python -m mrfrec_lab.untuned page results/untuned *.json
 
-The data files are those of `experiments.autoencoders.export`. `measure` tunes each model on the validation
+The data files are those of `mrfrec_lab.autoencoders.export`. `measure` tunes each model on the validation
 questions as `mrfrec tune` does and asks the test questions once, with the parameters found. `MRF()` is always
 measured; `MRF` among the models is the tuned one.
 """

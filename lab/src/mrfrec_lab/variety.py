@@ -9,9 +9,8 @@ import argparse
 import datetime
 from pathlib import Path
 
-from mrfrec import MRF, datasets
+from mrfrec import MRF, datasets, read_interactions
 from mrfrec.evaluation import evaluate_rules, strong_generalisation
-from mrfrec.io.tables import read_interactions
 from mrfrec_lab.places import RESULTS, machine
 
 VARIETIES, METRICS, USERS = (0.25, 0.5, 1.0), ("ndcg@10", "variety@10"), 400

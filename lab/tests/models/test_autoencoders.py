@@ -384,7 +384,7 @@ def test_data_that_cannot_be_learned_from_is_refused(kind: str) -> None:
         made(kind, memory_limit="20 KB").fit(sp.csr_array(X))
     if not torch.cuda.is_available():
         for device in ("cuda", "cuda:1"):
-            with pytest.raises(ParameterError, match="device must be a device that PyTorch finds; got 'cuda"):
+            with pytest.raises(ParameterError, match=f"where PyTorch finds no such GPU; got '{device}'"):
                 made(kind, device=device).fit(sp.csr_array(X))
 
 

@@ -105,10 +105,13 @@ def test_regressions_that_do_not_converge_are_counted_in_a_warning() -> None:
 
 
 def test_what_does_not_fit_is_refused_with_what_would() -> None:
-    X = sp.csr_array(random_matrix(9, users=50, items=600))
-    with pytest.raises(MemoryPlanError, match="Use FsSLIM"):
+    # XᵀX takes 9 MB; of its pairs of items, 50 · 30² at most are not 0.
+    X = sp.random_array((50, 1500), density=0.02, rng=9, format="csr")
+    with pytest.raises(MemoryPlanError, match=r"\(gram\).*Use FsSLIM"):
         SLIM(memory_limit="5MB").fit(X)
     FsSLIM(neighbors=10, memory_limit="5MB", threads=1).fit(X)
+    with pytest.raises(MemoryPlanError, match=r"\(gram\).*Use fewer users or items"):
+        FsSLIM(neighbors=10, memory_limit="500KB").fit(X)
 
 
 def test_weights_that_do_not_fit_are_refused_as_soon_as_that_shows() -> None:
@@ -116,6 +119,8 @@ def test_weights_that_do_not_fit_are_refused_as_soon_as_that_shows() -> None:
     X = sp.csr_array(np.ones((30, 500)) - sp.random_array((30, 500), density=0.1, rng=1).todense().round())
     with pytest.raises(MemoryPlanError, match=r"\(regress\).*Use a larger l1, or FsSLIM"):
         SLIM(l1=0.0, l2=100.0, memory_limit="8MB").fit(X)
+    with pytest.raises(MemoryPlanError, match=r"\(regress\).*Use a larger l1, or fewer neighbors"):
+        FsSLIM(neighbors=400, l1=0.0, l2=100.0, memory_limit="8MB").fit(X)
 
 
 @pytest.mark.parametrize("make", [SLIM, FsSLIM, ItemKNN])

@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mrfrec import Interactions
+from mrfrec import Interactions, read_interactions
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.evaluation import Split, strong_generalisation
 from mrfrec.io.atomic import check_writable, expanded, writing
-from mrfrec.io.tables import read_interactions
 from mrfrec_lab.datasets.files import advice, download
 from mrfrec_lab.datasets.originals import read_original, vae_cf_tables, write_pairs, write_vae_cf_table
 from mrfrec_lab.datasets.registry import DATA_SETS, find

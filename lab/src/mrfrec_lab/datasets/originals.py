@@ -8,12 +8,11 @@ from typing import IO, Any
 import numpy as np
 import polars as pl
 
+from mrfrec import Interactions, read_interactions
 from mrfrec.data.ids import Ids, Texts, positions_in
-from mrfrec.data.interactions import Interactions
 from mrfrec.errors import DataError
 from mrfrec.evaluation.splits import owners, strong_parts
 from mrfrec.io.batches import reading
-from mrfrec.io.tables import read_interactions
 from mrfrec_lab.datasets.files import original_files
 from mrfrec_lab.datasets.registry import DataSet
 from mrfrec_lab.places import Progress, writing

@@ -54,6 +54,7 @@ class SLIM(Linear):
 
     # Liang et al. (2018) try 0.1, 0.5, 1 and 5 for both penalties; for most items such an l2 changes nothing.
     search_space: ClassVar[Mapping[str, Any]] = {"l1": (0.1, 5, "log"), "l2": (1, 1000, "log")}
+    _fewer_weights: ClassVar[str] = "Use a larger l1, or FsSLIM."
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class SLIM(Linear):
                 weights += len(column[0])
                 if done % 64 == 0:
                     needed = budget.stages["gram"] + _PER_WEIGHT * weights
-                    budget.require("regress", needed, "Use a larger l1, or FsSLIM.")
+                    budget.require("regress", needed, self._fewer_weights)
         ptr = np.concatenate([[0], np.cumsum([len(items) for items, _, _ in found])])
         items, values = (np.concatenate([column[place] for column in found]) for place in (0, 1))
         B = sp.csc_array((values, items, ptr), (m, m)).tocsr()
@@ -143,6 +144,7 @@ class FsSLIM(SLIM):
         "l1": (0.1, 1, "log"),
         "l2": (1, 1000, "log"),
     }
+    _fewer_weights: ClassVar[str] = "Use a larger l1, or fewer neighbors."
 
     def __init__(
         self,
