@@ -19,7 +19,7 @@ from mrfrec.models.registry import MODELS, build
 from mrfrec.testing import check_recommender
 
 from kinds import KINDS, named_data
-from matrices import random_matrix
+from matrices import pairs_of, random_matrix
 
 Make = Callable[..., Recommender]  # takes parameters besides its own
 
@@ -356,7 +356,7 @@ def test_fitted_again_it_is_the_same_whatever_the_threads(
 
 def test_it_can_be_evaluated(make: Make) -> None:
     X = random_matrix(4, users=90, items=30)
-    split = strong_generalisation(X, heldout=20)
+    split = strong_generalisation(pairs_of(X), heldout=20)
     half = Interactions(split.training.matrix[::2])
     model = make().fit(half)
     before = model.recommend(k=4)

@@ -24,7 +24,9 @@ class VectorScorer(Scorer):
 
     def scores(self, first: int, last: int, base: Array, selection: Selection | None = None) -> Array:
         X = self.histories.matrix()
-        return np.array([base + self.V @ (X[[u]] @ self.V)[0] for u in range(first, last)], base.dtype)
+        liked = (X[[u]] @ self.V for u in range(first, last))
+        # Without BLAS, whose sums depend on where the vectors lie in memory.
+        return np.array([base + (self.V * own).sum(axis=1) for own in liked], base.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)

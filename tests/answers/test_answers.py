@@ -63,7 +63,7 @@ def chosen(model: Any, user: int, k: int, allow: set[int] | None, exclude: set[i
 
 
 @pytest.mark.parametrize(
-    "kind", [("MRF", {"l2": 2.0}), ("MRF", {"sparsity": 0.2}), ("Vectors", {"factors": 4})]
+    "kind", [("MRF", {"l2": 2.0}), ("MRF", {"sparsity": 0.2}), ("ItemKNN", {"neighbors": 12})]
 )
 @pytest.mark.parametrize("count", [3, 60])
 def test_each_user_has_their_own_filters(kind: tuple[str, dict[str, Any]], count: int) -> None:
@@ -245,7 +245,7 @@ def test_unknown_ids_are_counted_in_an_explanation() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [("MRF", {"l2": 2.0}), ("MRF", {"sparsity": 0.2}), ("Vectors", {"factors": 4})]
+    "kind", [("MRF", {"l2": 2.0}), ("MRF", {"sparsity": 0.2}), ("ItemKNN", {"neighbors": 12})]
 )
 def test_eight_threads_get_the_answers_of_one(kind: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
     build(*kind).fit(shop(text=True)).save(tmp_path / "m.mrf", include_histories=True)

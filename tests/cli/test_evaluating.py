@@ -501,7 +501,7 @@ def test_models_are_typed_by_kind_name_parameters_and_files_or_refused(
         "EASY": r"a model such as .*; got 'EASY'\. Did you mean 'EASE'\?",
         "EASE l2=1": "must be a model such as 'EASE: l2=100'",
         "EASE: model=EDLAE": "of one kind, not EASE and EDLAE",
-        "a: tuned.json, model=MRF": "of one kind, not MRF and EASE",
+        "a: tuned.json, model=MRF": "of one kind, not EASE and MRF",
         "a: model=SLIN": r"model must be one of MRF, EASE, .*; got 'SLIN'",
         "odd.json": "model must be one of MRF, EASE, .*; got 'SVD'",
     }.items():

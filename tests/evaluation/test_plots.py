@@ -18,7 +18,6 @@ from mrfrec import MRF, Interactions, MissingLibraryError, ParameterError
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation.metrics import parse
 from mrfrec.evaluation.protocol import Comparison, Evaluation
-from mrfrec.evaluation.tuning import Trial, Tuning
 from mrfrec.figures import check_drawable, figure_class, write_figure
 
 
@@ -43,14 +42,8 @@ TIMES = [
 ]
 
 
-def tuned(*points: dict[str, Any]) -> Tuning:
-    trials = [Trial(x, 0.3 + 0.01 * place, None if place else 0.002) for place, x in enumerate(points)]
-    failed = Trial({"l2": 0.0}, None, failure="singular")
-    return Tuning("MRF", parse("ndcg@100"), "validation", (*trials, failed))
-
-
 FIGURES: dict[str, Callable[[Path], None]] = {
-    "tuning": lambda path: write_figure(tuned({"l2": 1.0}, {"l2": 100.0}).plot(), path),
+    "neighbors": lambda path: write_figure(neighbors(), path),
 }
 
 
@@ -65,12 +58,6 @@ def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Callable
         return found[-1].axes[0]
 
     return draw
-
-
-def legend_of(axes: Axes) -> set[str]:
-    legend = axes.get_legend()
-    assert legend is not None
-    return {text.get_text() for text in legend.get_texts()}
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -89,12 +76,12 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Figure, "savefig", full)
     (tmp_path / "x.png").write_text("old")
     with pytest.raises(OSError, match="disk full"):
-        FIGURES["tuning"](tmp_path / "x.png")
+        FIGURES["neighbors"](tmp_path / "x.png")
     assert [each.read_text() for each in tmp_path.iterdir()] == ["old"]
 
 
 def test_what_can_be_drawn_is_known_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    FIGURES["tuning"](tmp_path / "x.SVG")  # the name says the format
+    FIGURES["neighbors"](tmp_path / "x.SVG")  # the name says the format
     assert b"<svg" in (tmp_path / "x.SVG").read_bytes()
     for wrong, message in (("x.gif", "ends in"), ("x", "ends in"), ("no/x.png", "in a folder that exists")):
         with pytest.raises(ParameterError, match=message):
@@ -102,22 +89,6 @@ def test_what_can_be_drawn_is_known_before_the_work(tmp_path: Path, monkeypatch:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingLibraryError, match=r"\[plot\]"):
         check_drawable(tmp_path / "x.png")
-
-
-def test_trials_are_drawn_over_l2_with_a_line_for_each_of_the_best_combinations() -> None:
-    points = [{"alpha": a / 10, "l2": l2, "r": 0.0} for a in range(9) for l2 in (1.0, 10.0, 100.0)]
-    axes = tuned(*points).plot().axes[0]
-    assert (axes.get_xlabel(), axes.get_xscale()) == ("l2", "log")
-    assert legend_of(axes) == {"best", *(f"alpha={a / 10:g}" for a in range(3, 9))}
-    assert axes.lines[-1].get_xdata() == [100.0]
-    ranks: list[dict[str, Any]] = [{"l2": "auto", "alpha": 0.5, "rank": rank} for rank in (0, 64)]
-    assert tuned(*ranks).plot().axes[0].get_xlabel() == "rank"
-
-
-def test_trials_in_which_no_number_varies_are_drawn_in_their_order() -> None:
-    axes = tuned({"offset": True}, {"offset": False}).plot().axes[0]
-    assert axes.get_xlabel() == "trial"
-    assert legend_of(axes) == {"accuracy", "best"}
 
 
 def neighbors() -> Figure:
@@ -130,7 +101,6 @@ def neighbors() -> Figure:
 SHOWN: dict[str, Callable[[], Figure]] = {
     "neighbors": neighbors,
     "comparison": lambda: Comparison(TIMES).plot(),
-    "tuning": lambda: tuned({"l2": 1.0}, {"l2": 100.0}).plot(),
 }
 
 

@@ -176,7 +176,7 @@ def test_answers_while_another_thread_fits_are_of_one_model(make: Callable[[], R
 
     def refit() -> None:
         try:
-            for turn in range(20):
+            for turn in range(100):
                 model.fit(ways[turn % 2])
         except BaseException as error:
             errors.append(error)

@@ -190,7 +190,9 @@ def tune(
         "model.",
     ] = None,
     storage: Annotated[
-        str | None, "FILE|URL", "Keep the trials here, to continue if interrupted: a file, or sqlite:///…"
+        str | None,
+        "FILE|URL",
+        "Keep the trials here, to continue if interrupted: a file, or sqlite:///trials.db",
     ] = None,
     form: opt.ReportFormat = None,
     plot: opt.Plot = None,

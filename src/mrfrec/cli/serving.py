@@ -56,8 +56,8 @@ def nightly(
       mrfrec nightly shop.toml --from shop.20261115T030412.817302Z.mrf
     """
     from mrfrec.cli.show import progress_bar
-    from mrfrec.nightly.checking import check_tables
     from mrfrec.nightly.job import read_job
+    from mrfrec.nightly.preflight import check_tables
     from mrfrec.nightly.run import run, steps
 
     if log == "json":

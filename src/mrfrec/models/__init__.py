@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mrfrec.models.baselines.family import EASE, EDLAE
     from mrfrec.models.baselines.neighborhood import ItemKNN, Popularity
+    from mrfrec.models.baselines.ridges import EASE, EDLAE
     from mrfrec.models.linear import Linear
 
 __all__ = [

@@ -18,8 +18,8 @@ from mrfrec.models.recommender import Recommender, restored
 
 MODELS = {
     "MRF": "mrfrec.models.mrf.model",
-    "EASE": "mrfrec.models.baselines.family",
-    "EDLAE": "mrfrec.models.baselines.family",
+    "EASE": "mrfrec.models.baselines.ridges",
+    "EDLAE": "mrfrec.models.baselines.ridges",
     "Popularity": "mrfrec.models.baselines.neighborhood",
     "ItemKNN": "mrfrec.models.baselines.neighborhood",
 }

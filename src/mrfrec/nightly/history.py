@@ -29,7 +29,8 @@ class RunHistory:
         if self.path.exists():
             try:
                 self.runs = list(json.loads(self.path.read_bytes())["runs"])
-                page(self._title, self.runs)  # it must be possible to show them, and to compare with them
+                # It must be possible to show the runs beside a further one, and to compare with them.
+                page(self._title, [*self.runs, *self.runs[-1:]])
                 _ = [1 / run[name] for run in self.recent for name in ("users", "items", "pairs")]
             except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
                     RecursionError):  # fmt: skip

@@ -45,7 +45,6 @@ from mrfrec.io.tables import read_interactions
 from mrfrec.models.parameters import runtime_of
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import load
-from mrfrec.nightly.checking import check_rules, check_tables
 from mrfrec.nightly.guard import (
     Bound,
     bounds_of,
@@ -57,6 +56,7 @@ from mrfrec.nightly.guard import (
 )
 from mrfrec.nightly.history import RunHistory
 from mrfrec.nightly.job import Job, read_job
+from mrfrec.nightly.preflight import check_rules, check_tables
 
 _log = logging.getLogger("mrfrec.nightly")
 

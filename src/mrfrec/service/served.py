@@ -153,7 +153,7 @@ def _opened(name: str, path: Path) -> Served:
     written = path.stat().st_mtime
     model.threads = 1  # each process answers with one core
     model.verify()
-    model.recommend(history=model.items_[:1], k=1, explain=int(model.explains))
+    model.recommend(history=model.items_[:1], k=1, exclude_seen=False, explain=int(model.explains))
     model.catalogue.search("a", 1)
     _log.info("model %s: opened %s in %.2f s: %r", name, path, time.perf_counter() - start, model)
     return Served(name, model, model.fitted_.file_hash[:16], time.time(), written)
