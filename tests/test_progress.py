@@ -259,4 +259,5 @@ def test_pieces_of_blocks_that_take_the_same_time_count_the_same(monkeypatch: py
     added = np.diff([done / total for stage, done, total in steps if stage == STAGE_NAMES["solve"]])
     added = added[added > 1e-6]
     assert len(added) > 20
-    assert added.max() < 1.5 * added.min()  # though the blocks differ in size
+    # The blocks differ in size. The last report also ends the stage, and may count two of them.
+    assert added[:-1].max() < 1.5 * added[:-1].min()

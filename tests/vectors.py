@@ -24,9 +24,10 @@ class VectorScorer(Scorer):
 
     def scores(self, first: int, last: int, base: Array, selection: Selection | None = None) -> Array:
         X = self.histories.matrix()
-        liked = (X[[u]] @ self.V for u in range(first, last))
-        # Without BLAS, whose sums depend on where the vectors lie in memory.
-        return np.array([base + (self.V * own).sum(axis=1) for own in liked], base.dtype)
+        # In double precision: the order of a sum must not change a score.
+        V = self.V.astype(np.float64)
+        liked = (X[[u]] @ V for u in range(first, last))
+        return np.array([base + (V * own).sum(axis=1) for own in liked], base.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
