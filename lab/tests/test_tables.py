@@ -23,8 +23,8 @@ PUBLIC = {f"mrfrec.{name}" for name in ("models", "evaluation", "datasets", "err
 INSIDE = {
     "mrfrec.answers", "mrfrec.core", "mrfrec.data.features",
     "mrfrec.data.ids", "mrfrec.engines.local", "mrfrec.evaluation", "mrfrec.evaluation.splits",
-    "mrfrec.evaluation.tuning", "mrfrec.figures", "mrfrec.io.atomic", "mrfrec.io.batches",
-    "mrfrec.models.compiling", "mrfrec.models.mrf", "mrfrec.models.parameters", "mrfrec.evaluation.metrics",
+    "mrfrec.figures", "mrfrec.io.atomic", "mrfrec.io.batches",
+    "mrfrec.models.compiling", "mrfrec.models.parameters", "mrfrec.evaluation.metrics",
 }  # fmt: skip
 SHELL = {"mrfrec.cli"}  # whose commands run with the lab's models
 STRICT = ("models/", "tables.py", "side_checks.py", "places.py", "notebook.py", "__main__.py", "runner.py")
