@@ -23,18 +23,22 @@ _PAGE = Template("""<!doctype html>
 <meta name='viewport' content='width=device-width'>
 <title>$title: nightly</title>
 <style>
-:root { color-scheme: light dark; --bad: light-dark(#b34700, #ff9e4a); }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.4rem; } .bad { color: var(--bad); fill: var(--bad); }
+:root { color-scheme: light dark; --bad: light-dark(#b34700, #ff9e4a); background: light-dark(#fff, #121212); }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem;
+  overflow-wrap: anywhere; }
+h1 { font-size: 1.4rem; } .bad, .why { color: var(--bad); fill: var(--bad); }
 table { border-collapse: collapse; } th, td { padding: .3rem .6rem; vertical-align: top; }
-.charts { display: flex; flex-wrap: wrap; gap: 1.5rem; } figure { margin: 0; width: 20rem; }
+.charts { display: flex; flex-wrap: wrap; gap: 1.5rem; } figure { margin: 0; width: 20rem; max-width: 100%; }
 polyline { fill: none; stroke: currentColor; } .limit { stroke: var(--bad); stroke-dasharray: 4 3; }
 circle { fill: currentColor; }
 </style>
+<main>
 <h1>$title: <span class='$mark'>$status</span> $when UTC</h1>
+$reasons
 $report
 <div class='charts'>
 $charts</div>
+</main>
 </html>""")
 
 
@@ -43,7 +47,8 @@ def page(title: str, runs: Sequence[Run]) -> str:
     drawn = runs[-_SHOWN:]
     at_work = runs[-1] if runs[-1]["status"] == "started" else None
     last = runs[-2] if at_work and len(runs) > 1 else runs[-1]
-    about = [*last["reasons"]]
+    reasons = "".join(f"<li>{escape(reason)}</li>" for reason in last["reasons"])
+    about = []
     if at_work:
         began = f"A run started at {_when(at_work)} UTC and has not ended."
         about.append(f"{began} If it is no longer at work, it was killed.")
@@ -51,6 +56,7 @@ def page(title: str, runs: Sequence[Run]) -> str:
     sections = [*changed, *_samples(runs), _table(drawn)]
     return _PAGE.substitute(
         title=escape(title), mark=_mark(last), status=escape(last["status"]), when=_when(last),
+        reasons=f"<ul class='why'>{reasons}</ul>" if reasons else "",
         report=Report([*about, *told], sections, notes=_explained(runs)).html(),
         charts="".join(_chart(key, drawn) for key in _NUMBERS),
     )  # fmt: skip
@@ -93,7 +99,7 @@ def _samples(runs: Sequence[Run]) -> list[Section]:
         best = " ".join(f"{place}. {name}" for place, name in enumerate(sample["recommended"], 1))
         rows.append([f"User {number}", had, best])
     head = f"What the model of {_when(last)} ({last['status']}) recommends to a few users"
-    return [Section(("", "has", "recommended"), rows, head)]
+    return [Section(("example", "has", "recommended"), rows, head)]
 
 
 def _table(runs: Sequence[Run]) -> Section:
