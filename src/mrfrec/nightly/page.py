@@ -23,7 +23,8 @@ _PAGE = Template("""<!doctype html>
 <meta name='viewport' content='width=device-width'>
 <title>$title: nightly</title>
 <style>
-:root { color-scheme: light dark; --bad: light-dark(#b34700, #ff9e4a); background: light-dark(#fff, #121212); }
+:root { color-scheme: light dark; --bad: light-dark(#b34700, #ff9e4a);
+  background: light-dark(#fff, #121212); }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem;
   overflow-wrap: anywhere; }
 h1 { font-size: 1.4rem; } .bad, .why { color: var(--bad); fill: var(--bad); }
