@@ -360,7 +360,9 @@ def _holds(distribution: Any, value: Any) -> bool:
 def _opened(storage: "str | os.PathLike[str] | None", name: str) -> "optuna.Study":
     """Return the study of this name, with its trials if the storage has it."""
     try:
-        import optuna
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # in a notebook, Optuna's bar of tqdm misses ipywidgets
+            import optuna
     except ImportError:
         raise missing_extra("tuning needs Optuna", "tune") from None
     from optuna.storages import JournalStorage
