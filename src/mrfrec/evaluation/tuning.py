@@ -250,7 +250,7 @@ class _Tuner:
         self._study = study
         self._reuse: dict[str, Any] = {}
         own = first.get_params()
-        self.machine = {name: own[name] for name in first.machine_parameters}
+        self.machine = {name: own[name] for name in first.machine_parameters if name in own}
 
     def try_one(self, number: int, seed: int, progress: Progress | None) -> None:
         """Try the first point, or the next one that the sampler suggests."""
