@@ -343,7 +343,7 @@ def test_doctor_finds_this_machine_well(tmp_path: Path) -> None:
     assert done.err == ""
     assert re.search(rf"^mrfrec +{re.escape(mrfrec.__version__)} in .* ok$", done.out, re.MULTILINE)
     assert re.search(r"^self-test +dense and sparse fit within .* ok$", done.out, re.MULTILINE)
-    for extra in ("implicit", "torch", "matplotlib", "pyarrow"):
+    for extra in ("torch", "matplotlib", "pyarrow"):
         assert re.search(rf"^{extra} +(\d+\.\d+|not installed \(the extra \w+\)).* ok$", done.out, re.M)
     assert re.search(r"^GPU.* (on the CPU|free) +ok$", done.out, re.MULTILINE)
     assert listing(tmp_path) == []
