@@ -43,8 +43,9 @@ def lay(folder: Path) -> None:
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
         if copy.suffix == ".md":
-            links = r"(\]\(|src=\"|srcset=\")((?:\.\./)*)docs/"
-            text = re.sub(links, r"\1\2", copy.read_text())
+            # Only links to docs/ of the root change; lab has pages in a docs/ of its own.
+            up = "../" * (len(path.relative_to(ROOT).parts) - 1)
+            text = re.sub(rf'(\]\(|src="|srcset="){re.escape(up)}docs/', rf"\1{up}", copy.read_text())
             copy.write_text(_LINK_TO_NOTEBOOK.sub(r"\1.md\2", text))
     (pages / "README.md").rename(pages / "index.md")
     config = (ROOT / "mkdocs.yml").read_text().replace(".ipynb\n", ".md\n")
