@@ -210,10 +210,13 @@ finally:
     server.wait(30)
 """
 TUNE = "mrfrec tune events.csv --heldout 5 --model ItemKNN --vary neighbors=3,5 -o best.json"
+PLOT = "import mrfrec; mrfrec.MRF(sparsity=0.1).fit('events.csv').plot_neighbors(1).savefig('near.png')"
 # Extra: what is run with it, commands or a script in Python.
 RUN_WITH = {
     "serve": SERVE,
-    "plot": f"{TUNE} --plot tuning.png",
+    "plot": PLOT,
+    "tune": TUNE,
+    "tune,plot": f"{TUNE} --plot tuning.png",
     "torch": "mrfrec fit events.csv -o device.mrf --device auto --sparsity 0.1",
 }
 
