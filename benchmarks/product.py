@@ -256,7 +256,7 @@ def answers(path: str) -> None:
         model.threads = 1
         model.verify()
         for k in (10, 20):
-            ask = partial(model.answer, k=k, explain=3)
+            ask = partial(model.recommend, k=k, explain=3)
             one = np.array([timed(partial(ask, history=h)) for h in histories])
             found[f"prepared, k={k}, median"] = np.quantile(one, 0.5, axis=0).round(2).tolist()
             found[f"prepared, k={k}, p99"] = np.quantile(one, 0.99, axis=0).round(2).tolist()

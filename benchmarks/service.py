@@ -175,7 +175,7 @@ class _Connection(asyncio.Protocol):
         head, end, body = self._got.partition(b"\r\n\r\n")
         if end and len(body) == int(_LENGTH.search(head)[1]):  # type: ignore[index]
             self._note(int(head[9:12]))
-            if b"connection: close" not in head:
+            if b"connection: close" not in head.lower():
                 self._load.free.append(self)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -190,7 +190,8 @@ class _Connection(asyncio.Protocol):
         self._since = 0.0
 
 
-_LENGTH = re.compile(rb"content-length: (\d+)")
+# The names of heads are in any case: nginx writes Content-Length, uvicorn content-length.
+_LENGTH = re.compile(rb"(?i)content-length: (\d+)")
 
 
 def at_rate(
