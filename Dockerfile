@@ -17,16 +17,19 @@ RUN /opt/mrfrec/bin/mrfrec doctor --compile float32
 
 FROM python:3.13-slim
 
+# The job writes the models, the service only reads them.
 RUN groupadd --gid 10001 mrfrec \
     && useradd --uid 10001 --gid mrfrec --no-create-home --home-dir /models --shell /usr/sbin/nologin mrfrec \
-    && install --directory --owner=mrfrec --group=mrfrec --mode=0750 /models
+    && useradd --uid 10002 --gid mrfrec --no-create-home --home-dir /models --shell /usr/sbin/nologin mrfrec-serve \
+    && install --directory --owner=mrfrec --group=mrfrec --mode=0750 /models \
+    && install --directory --owner=mrfrec-serve --group=mrfrec --mode=0700 /var/cache/mrfrec
 COPY --from=build /opt/mrfrec /opt/mrfrec
 ENV PATH=/opt/mrfrec/bin:$PATH PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001
 WORKDIR /models
 VOLUME /models
 EXPOSE 8000
-HEALTHCHECK --interval=15s --timeout=5s --start-period=60s --retries=3 \
-    CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/ready', timeout=4)"]
+HEALTHCHECK --interval=15s --timeout=10s --start-period=60s --retries=3 \
+    CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/health', timeout=9)"]
 ENTRYPOINT ["mrfrec"]
 CMD ["serve", "/models/shop.mrf", "--host", "0.0.0.0", "--keys", "/run/secrets/service_keys"]

@@ -262,17 +262,16 @@ def test_serve_passes_every_option_on(shop: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         "mrfrec.cli.serving.run", lambda models, **options: given.update(options, models=models)
     )
-    monkeypatch.setattr(logging.getLogger("uvicorn.error"), "handlers", [])
     run(
         "serve", "a=shop.mrf", "b=shop-only.mrf", "--host", "::1", "--port", "81", "--uds", "x.sock",
         "--default", "b", "--split", "a=0.9,b=0.1", "--split-salt", "june", "--no-auth",
-        "--keys", "keys.txt", "--rate", "50", "--cors", "https://a.example,https://b.example",
+        "--copies", "mine", "--keys", "keys.txt", "--rate", "50", "--cors", "https://a.example,https://b.example",
         "--allowed-hosts", "a.example,localhost", "--root-path", "/recs", "--max-body", "9",
         "--max-batch", "8", "--queue", "7", "--drain", "3", "--log-requests", "--log-clients",
         "--log", "off", cwd=shop,
     )  # fmt: skip
     assert given.pop("settings") == ServiceSettings(
-        keys="keys.txt", rate=50.0, origins=("https://a.example", "https://b.example"),
+        copies="mine", keys="keys.txt", rate=50.0, origins=("https://a.example", "https://b.example"),
         hosts=("a.example", "localhost"), root_path="/recs", max_body=9, max_batch=8, queue=7, drain=3.0,
         log_requests=True, log_clients=True, access_log=False,
     )  # fmt: skip

@@ -1,7 +1,9 @@
 """The models of a service: chosen by name or by visitor, exchanged when their files are."""
 
+import errno
 import math
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +154,55 @@ def test_hard_link_to_a_served_file_does_not_open_it_again(path: Path) -> None:
     models = ServedModels({"m": path})
     os.link(path, path.with_name("kept.mrf"))
     assert models.changed() == []
+
+
+@pytest.mark.parametrize("content", ["other", "nonsense"])
+def test_file_changed_in_place_changes_no_answer_and_is_told(
+    content: str, files: dict[str, Path], path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    models = ServedModels({"m": path})
+    before = models.choose("m").served
+    answers = rows_for(before.model, history=[1, 2], k=20)
+    new = files["b"].read_bytes()
+    new = new if content == "other" else new[:-1] + bytes([new[-1] ^ 255])
+    assert len(new) == path.stat().st_size
+    path.write_bytes(new)
+    assert rows_for(before.model, history=[1, 2], k=20) == answers
+    assert models.changed() == ["m"]
+    assert models.stale == {"m": "changed in place"}
+    models.follow()
+    assert "its file was changed in place" in caplog.text
+    after = models.choose("m").served
+    assert (after.fingerprint != before.fingerprint) is (content == "other")
+    assert models.stale == ({} if content == "other" else {"m": "changed in place"})
+    assert rows_for(before.model, history=[1, 2], k=20) == answers
+
+
+def test_reload_that_failed_for_a_passing_reason_is_tried_again_with_growing_pauses(
+    files: dict[str, Path], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = ServedModels({"m": path})
+    first = models.choose("m").served
+    now, tries, opened = 0.0, [], Path.open
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def refuses(self: Path, *given: Any) -> Any:
+        if self == path:
+            tries.append(now)
+            raise OSError(errno.EMFILE, "Too many open files", str(self))
+        return opened(self, *given)
+
+    replace_by(path, files["b"])
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuses)
+        while now < 1500:
+            models.follow()
+            now += 2
+    pauses = np.diff(tries)
+    assert list(pauses) == [2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]
+    assert models.choose("m").served is first
+    assert models.stale == {"m": "cannot be opened"}
+    now += 300
+    models.follow()
+    assert models.choose("m").served.fingerprint != first.fingerprint
+    assert not models.stale

@@ -10,7 +10,7 @@ import sys
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import fields
 from pathlib import Path
 from threading import Event
@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 import mrfrec
 from mrfrec.errors import DataError
@@ -303,11 +304,131 @@ def _answers(url: str) -> bool:
         return False
 
 
+def read_metrics(url: str) -> dict[str, float]:
+    """Return the metrics of a service, by name and labels."""
+    lines = got(f"{url}/metrics").text.splitlines()
+    return {name: float(x) for name, _, x in (one.rpartition(" ") for one in lines if one[0] != "#")}
+
+
+@pytest.mark.slow
+def test_file_overwritten_in_place_under_load_ends_nothing_and_mixes_no_answers(tmp_path: Path) -> None:
+    file, copies = tmp_path / "shop.mrf", tmp_path / "copies"
+    other = save_shop(tmp_path / "other.mrf", l2=50.0).read_bytes()
+    whole = save_shop(file, l2=0.5).read_bytes()
+    stop, seen = Event(), set[tuple[str, str]]()
+
+    def ask(url: str) -> int:
+        count = 0
+        with httpx.Client(base_url=url, timeout=60, **CLIENT) as client:
+            while not stop.is_set():
+                found = client.post("/v1/recommend", json=ASK)
+                assert found.status_code == 200, found.text
+                answer = found.json()
+                seen.add((answer["model"]["fingerprint"], str(answer["items"])))
+                count += 1
+        return count
+
+    with (
+        Command(tmp_path, file, "--copies", copies, "--log", "off") as service,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        asking = [pool.submit(ask, service.url) for _ in range(2)]
+
+        def state() -> tuple[object, float]:
+            ready = got(f"{service.url}/ready")
+            assert ready.status_code == 200
+            return ready.json()["stale"], read_metrics(service.url)['mrfrec_model_stale{model="shop"}']
+
+        try:
+            assert state() == ({}, 0)
+            for number in range(3):
+                file.write_bytes(b"")  # as cp does: to read a page of a mapped file would be SIGBUS
+                time.sleep(0.2)
+                file.write_bytes([b"nonsense", whole[:-99], whole[:-1] + b"?"][number])
+                eventually(lambda: state() == ({"shop": "changed in place"}, 1))
+            file.write_bytes(other)
+            eventually(lambda: state() == ({}, 0))
+        finally:
+            stop.set()
+        assert sum(each.result() for each in asking) > 100
+        assert len([*copies.iterdir()]) == 1
+        assert service.stop() == 0
+    assert len(seen) == len({fingerprint for fingerprint, _ in seen}) == 2
+    assert not [*copies.iterdir()]
+
+
+@pytest.mark.slow
+def test_reader_of_the_log_that_stops_stops_nothing_else(shop: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "mrfrec", "serve", str(shop), "--port", str(port), "--log", "json"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            eventually(lambda: _answers(f"{url}/ready"), seconds=60)
+            with httpx.Client(base_url=url, timeout=20, **CLIENT) as client:
+                for _ in range(4000):  # a pipe holds 300 lines, the queue 2,000
+                    assert client.get("/v1/similar?item=gone").status_code == 404
+            dropped = read_metrics(url)["mrfrec_log_lines_dropped_total"]
+            assert 1000 < dropped < 2000
+            process.terminate()
+            assert process.wait(20) == 0
+            assert process.stderr
+            lines = process.stderr.read().splitlines()
+            assert {"time", "level"} <= json.loads(lines[0]).keys()
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_systemd_hears_of_the_start_of_an_event_loop_that_turns_and_of_the_end(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    monkeypatch.setenv("WATCHDOG_USEC", "400000")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(20)
+
+        def heard() -> set[bytes]:
+            """What is said until there was silence for a second and a half."""
+            said = set[bytes]()
+            systemd.settimeout(1.5)
+            with suppress(TimeoutError):
+                while True:
+                    said.add(systemd.recv(99))
+            return said
+
+        with Command(tmp_path, shop) as service:
+            assert [systemd.recv(99) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
+            service.process.send_signal(signal.SIGSTOP)  # as stuck as can be
+            assert heard() <= {b"WATCHDOG=1"}  # and then silence
+            service.process.send_signal(signal.SIGCONT)
+            assert service.stop() == 0
+            assert b"STOPPING=1" in heard()
+
+
+def test_alerts_are_about_metrics_and_labels_that_exist(shop: Path) -> None:
+    (group,) = yaml.safe_load((DOCS.parent / "deploy" / "alerts.yaml").read_text())["groups"]
+    with asking(shop) as client:
+        client.post("/v1/recommend", json=ASK)
+        said = client.get("/metrics").text
+    for rule in group["rules"]:
+        names = re.findall(r"\b(?:mrfrec|process)_\w+", rule["expr"])
+        assert names or rule["expr"].startswith("up{")
+        for name in names:
+            assert re.search(rf"^{name}[ {{]", said, flags=re.MULTILINE), name
+        for label in re.findall(r"(\w+)=\"|\bby \((\w+)\)|\$labels\.(\w+)", str(rule)):
+            label = "".join(label)
+            assert label in ("job", "instance") or f'{label}="' in said, label
+
+
 SWALLOWS = """
 import os, signal, sys
 from mrfrec.cli import main
 from mrfrec.service import served
-opened = served._opened
+opened = served.load
 
 def swallowing(*given):
     try:
@@ -318,7 +439,7 @@ def swallowing(*given):
     return opened(*given)
 
 if __name__ == "__main__":
-    served._opened = swallowing
+    served.load = swallowing
     main()
 """
 

@@ -4,8 +4,11 @@ No image is built or started here.
 """
 
 import json
+import os
 import re
 import shlex
+import shutil
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatch
@@ -17,15 +20,16 @@ import yaml
 from packaging.requirements import Requirement
 
 import mrfrec
-from mrfrec.io.databases import connect
 from mrfrec.nightly import read_job, run
 from mrfrec.service.metrics import ROUTES
 
 from pages import ROOT, Typed, check, commands_in
+from queries import execute, fetch
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
 JOB = ROOT / "deploy" / "shop.toml"
+UNITS = ROOT / "deploy" / "systemd"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
@@ -119,19 +123,101 @@ def test_job_of_compose_is_valid_and_publishes_where_the_service_looks(tmp_path:
     assert "password" not in JOB.read_text().lower()
 
 
+@pytest.fixture
+def as_shop(postgres: str) -> Iterator[str]:
+    """The URL of a database with the tables of compose.yaml and some events, as the user of the job."""
+    for name in ("events.sql", "grants.sql"):
+        execute(postgres, *(ROOT / "deploy" / name).read_text().strip().removesuffix(";").split(";\n"))
+    execute(
+        postgres,
+        "create table customers (name text)",
+        "insert into events (user_id, sku) select u, 'sku' || i "
+        "from generate_series(1, 60) u, generate_series(1, 90) i "
+        "where abs(hashtext(u || '-' || i)) % 10 < 3",
+    )
+    yield postgres.replace("//postgres:@", "//shop:@")
+    execute(postgres, "drop owned by shop", "drop role shop")
+
+
 @pytest.mark.slow
-def test_job_of_compose_runs_on_its_own_table(postgres: str, tmp_path: Path) -> None:
-    text = JOB.read_text().replace("postgresql://shop@database/shop", postgres).replace("/models/", "")
+def test_job_of_compose_runs_with_its_grants(as_shop: str, tmp_path: Path) -> None:
+    text = JOB.read_text().replace("postgresql://shop@database/shop", as_shop).replace("/models/", "")
     (tmp_path / "shop.toml").write_text(text)
-    with connect(postgres, write=True) as cursor:
-        cursor.execute("drop table if exists events")
-        cursor.execute((ROOT / "deploy" / "events.sql").read_text())
-        cursor.execute(
-            "insert into events (user_id, sku) select u, 'sku' || i "
-            "from generate_series(1, 60) u, generate_series(1, 90) i "
-            "where abs(hashtext(u || '-' || i)) % 10 < 3"
-        )
     assert run(tmp_path / "shop.toml")["status"] == "published"
+    assert run(tmp_path / "shop.toml")["status"] == "published"  # over what is there
+    assert fetch(as_shop.replace("//shop", "//postgres"), "select count(*) from recs") == [(60 * 20,)]
+
+
+def test_user_of_the_job_may_do_no_more_than_it_must(as_shop: str) -> None:
+    forbidden = (
+        "select * from recs", "update recs set rank = 1", "truncate recs", "drop table recs",
+        "insert into events (user_id, sku) values (1, 'a')", "delete from events",
+        "update events set sku = 'a'", "select * from customers", "create table mine (a int)",
+        "create role other", "alter role shop createdb",
+        "create schema mine", "copy events to program 'cat'", "select pg_read_file('/etc/passwd')",
+    )  # fmt: skip
+    for statement in forbidden:
+        with pytest.raises(Exception, match=r"permission denied|must be owner"):
+            execute(as_shop, statement)
+    execute(as_shop, "select * from events", "delete from recs", "create temporary table t (a int)")
+
+
+def test_step_that_pins_images_names_all_of_them(tmp_path: Path) -> None:
+    """It can be repeated."""
+    page = (ROOT / "docs" / "how-to" / "containers.md").read_text()
+    (step,) = re.findall(r"```sh\n(for image in .*?)```", page, flags=re.DOTALL)
+    names = ("Dockerfile", "compose.yaml")
+    for name in names:
+        shutil.copy(ROOT / name, tmp_path)
+    docker = tmp_path / "docker"
+    docker.write_text('#!/bin/sh\ntest "$1" = pull || echo "${5%%:*}@sha256:$DIGEST"\n')
+    docker.chmod(0o755)
+    for digest in ("0a" * 32, "1b" * 32):
+        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "DIGEST": digest}
+        subprocess.run(["sh", "-euc", step], cwd=tmp_path, env=environment, check=True)
+        text = "".join((tmp_path / name).read_text() for name in names)
+        images = re.findall(r"^FROM (\S+)|^ +image: (?!mrfrec)(\S+)", text, flags=re.MULTILINE)
+        assert len(images) == 3
+        assert all(re.fullmatch(rf"\w+:\S+@sha256:{digest}", "".join(image)) for image in images)
+
+
+def test_libraries_of_production_have_upper_bounds() -> None:
+    extras = PROJECT["optional-dependencies"]
+    for line in [*PROJECT["dependencies"], *(x for name in ("serve", "sql") for x in extras[name])]:
+        assert {one.operator for one in Requirement(line).specifier} == {">=", "<"}, line
+
+
+# ── systemd ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def settings_of(name: str) -> dict[str, str]:
+    """The last value of each setting of a unit, with what the units mrfrec- share."""
+    shared = (UNITS / "mrfrec-.service.d" / "common.conf").read_text()
+    text = (shared if name.startswith("mrfrec-") else "") + (UNITS / name).read_text()
+    return dict(re.findall(r"^(\w+)=(.*)", text, flags=re.MULTILINE))
+
+
+def test_failures_of_units_are_told_and_a_stuck_service_is_ended() -> None:
+    service, job = settings_of("mrfrec-serve@.service"), settings_of("mrfrec-nightly.service")
+    assert (service["Type"], service["Restart"]) == ("notify", "on-failure")
+    assert int(service["WatchdogSec"]) > 0
+    for unit in (service, job):
+        assert (UNITS / unit["OnFailure"].replace("%n", "")).exists()
+    assert "OnFailure" not in settings_of("failed-mail@.service")  # it would mail its own failure
+
+
+def test_service_and_job_are_two_users_and_only_the_job_can_write_models() -> None:
+    service, job = settings_of("mrfrec-serve@.service"), settings_of("mrfrec-nightly.service")
+    assert service["User"] != job["User"]
+    assert service["Group"] == job["Group"] != "root"
+    assert "ReadWritePaths" not in service
+    assert service["CacheDirectory"] == "%p"  # of one user each
+    containers = parsed("compose.yaml")["services"]
+    (usual,) = instructions("USER")
+    user, group = containers["service"]["user"].split(":")
+    assert group == usual.split(":")[1]
+    assert user not in usual.split(":")
+    assert "user" not in containers["nightly"]
 
 
 # ── workflows and hooks ───────────────────────────────────────────────────────────────────────────

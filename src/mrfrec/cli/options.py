@@ -37,7 +37,18 @@ _RULES = tuple(
     each.name for each in fields(Question) if each.name in ("where", "at_most", "boost", "variety")
 )
 Rules = Annotated[dict[str, Any], Derived(Question, _RULES)]
-_SERVED = ("keys", "rate", "origins", "hosts", "root_path", "max_body", "max_batch", "queue", "drain")
+_SERVED = (
+    "copies",
+    "keys",
+    "rate",
+    "origins",
+    "hosts",
+    "root_path",
+    "max_body",
+    "max_batch",
+    "queue",
+    "drain",
+)
 ServedSettings = Annotated[
     dict[str, Any],
     Derived(ServiceSettings, (*_SERVED, "log_requests", "log_clients")),

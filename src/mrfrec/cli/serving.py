@@ -10,12 +10,13 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument
 
-from mrfrec.cli import Stderr, note
+from mrfrec.cli import note
 from mrfrec.cli.derived import parse_weights
 from mrfrec.cli.options import ServedSettings
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.locks import WAIT
 from mrfrec.service.keys import new_key as new_api_key
+from mrfrec.service.log import lines_in_thread
 from mrfrec.service.server import serve as run
 from mrfrec.service.settings import ServiceSettings
 
@@ -133,11 +134,15 @@ def serve(
         raise ParameterError("MODEL", "models with different names", " ".join(models), "Say name=FILE.")
     shares = None if split is None else parse_weights("--split", split)
     settings = ServiceSettings(**limits, access_log=log != "off")
-    set_up_log(log)
-    run(
-        named, host=host, port=port, uds=uds, default=default, split=shares,
-        salt=split_salt, settings=settings, no_auth=no_auth,
-    )  # fmt: skip
+    formatter = JsonLines() if log == "json" else logging.Formatter("mrfrec: %(message)s")
+    for handler in logging.getLogger("mrfrec").handlers:  # which tells why the service could not start
+        handler.setFormatter(formatter)
+    logging.getLogger("uvicorn.error").setLevel(logging.INFO)
+    with lines_in_thread(("mrfrec", "uvicorn.error", "asyncio"), formatter):
+        run(
+            named, host=host, port=port, uds=uds, default=default, split=shares,
+            salt=split_salt, settings=settings, no_auth=no_auth,
+        )  # fmt: skip
 
 
 def _make_key(name: str, role: str, models: list[str] | None) -> None:
@@ -160,18 +165,6 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             content["traceback"] = self.formatException(record.exc_info)
         return json.dumps(content)  # in ASCII: no control character of a request reaches a terminal
-
-
-def set_up_log(form: LogForm) -> None:
-    """Write the messages of this process, and of the server, to stderr."""
-    for name in ("mrfrec", "uvicorn.error"):
-        log = logging.getLogger(name)
-        log.setLevel(logging.INFO)
-        for handler in log.handlers[:]:
-            log.removeHandler(handler)
-        handler = Stderr()
-        handler.setFormatter(JsonLines() if form == "json" else logging.Formatter("mrfrec: %(message)s"))
-        log.addHandler(handler)
 
 
 def _named(text: str) -> tuple[str, Path]:

@@ -201,15 +201,21 @@ def _check_arrays(path: str | os.PathLike[str], arrays: Mapping[str, npt.NDArray
             raise ModelFileError(f"{path}: {name!r} holds numbers that are not finite. Train again.")
 
 
+def model_file(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a model file; refuse what is no file, such as a pipe, which nobody may write to."""
+    file = file_path(path)
+    if file.is_dir():
+        raise ModelFileError(f"{path} is a folder, not a model file.")
+    if not file.is_file():
+        start = "" if file.is_absolute() else f" Relative paths start from {Path.cwd()}."
+        raise ModelFileError(f"there is no model file {path}.{start}")
+    return file
+
+
 def open_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], StoredArrays]:
     """Return the facts and arrays of a file; refuse anything but a whole model of a known version."""
-    file = file_path(path)
     try:
-        if file.is_dir():
-            raise ModelFileError(f"{path} is a folder, not a model file.")
-        if not file.is_file():
-            start = "" if file.is_absolute() else f" Relative paths start from {Path.cwd()}."
-            raise ModelFileError(f"there is no model file {path}.{start}")
+        file = model_file(path)
         file.open("rb").close()  # says why, if it may not be read
         with safe_open(file, framework="np"):  # checks the header and the length of the file
             raw = _mapped(file)

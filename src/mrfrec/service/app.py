@@ -69,7 +69,7 @@ def create_app(
         Limits, keys and the other settings.
     """
     settings = settings or ServiceSettings()
-    served = ServedModels(paths_of(models), default, split, salt=salt)
+    served = ServedModels(paths_of(models), default, split, salt=salt, copies=settings.copies)
     access = AccessControl(settings)
     metrics = Metrics(served)
     load = ProcessLoad()
@@ -140,7 +140,7 @@ def create_app(
     async def ready() -> Response:
         if load.is_closing or load.requests >= settings.queue:
             raise busy("too many requests at once.")
-        return JSONResponse({"status": "ready"})
+        return JSONResponse({"status": "ready", "stale": dict(served.stale)})
 
     @app.get("/metrics", summary="Metrics for Prometheus", include_in_schema=False)
     async def show_metrics() -> Response:

@@ -16,11 +16,12 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from mrfrec import __version__
 from mrfrec.service.answers import Answered
+from mrfrec.service.log import LineQueue
 from mrfrec.service.served import ServedModels
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -103,8 +104,8 @@ class Metrics(Collector):
         # Without the times at which each number was first counted, which nobody looks at.
         return re.sub(rb"(?m)^(# \w+ )?\w+_created\b.*\n", b"", generate_latest(self._registry))
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the metrics of versions and models."""
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of versions, models and the log."""
         build = GaugeMetricFamily(
             "mrfrec_build_info", "Version of mrfrec and of Python.", labels=("version", "python")
         )
@@ -115,7 +116,14 @@ class Metrics(Collector):
         age = GaugeMetricFamily(
             "mrfrec_model_age_seconds", "Time since the model file was written.", labels=("model",)
         )
+        stale = GaugeMetricFamily(
+            "mrfrec_model_stale", "1 if what answers is not what lies on disk.", labels=("model",)
+        )
         for served in self._models:
             info.add_metric((served.name, served.fingerprint), 1)
             age.add_metric((served.name,), time.time() - served.written)
-        yield from (build, info, age)
+            stale.add_metric((served.name,), float(served.name in self._models.stale))
+        dropped = CounterMetricFamily(
+            "mrfrec_log_lines_dropped", "Lines of the log that nobody read in time.", LineQueue.dropped
+        )
+        yield from (build, info, age, stale, dropped)

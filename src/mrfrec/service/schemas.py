@@ -342,6 +342,9 @@ class Status(BaseModel):
     """Whether the service is well."""
 
     status: str
+    stale: dict[str, str] = Field(
+        {}, description="Of /ready: models whose file on disk is not what answers, and why."
+    )
 
 
 class Problem(BaseModel):

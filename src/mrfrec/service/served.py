@@ -6,25 +6,38 @@ import logging
 import re
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
 from mrfrec.data.ids import Id
-from mrfrec.errors import MrfrecError, ParameterError
+from mrfrec.errors import ModelFileError, MrfrecError, ParameterError
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import load
+from mrfrec.service.copies import copied, folder_of_copies
 from mrfrec.service.problems import ProblemError
 
 _log = logging.getLogger("mrfrec.service")
 
 _MOST_SHARE = 1_000_000
+_FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 300.0  # seconds until a file is tried again; each pause doubles the last
+_IN_PLACE, _GONE, _FAILED = "changed in place", "gone", "cannot be opened"  # why a model is stale
 
-# Of a file: its inode, its size, when its content was changed, its rights and its owners. The time at which
-# its inode was changed is left out: another hard link, as `mrfrec nightly` keeps old models, changes it.
-Stamp = tuple[int, ...]
+
+class Stamp(NamedTuple):
+    """What tells that a file was replaced or changed.
+
+    The time at which its inode was changed is left out: another hard link, as `mrfrec nightly` keeps old
+    models, changes it.
+    """
+
+    inode: int
+    content: tuple[int, int]  # its size, and when it was written
+    rights: tuple[int, int, int]  # its mode and its owners
 
 
 @dataclass(frozen=True)
@@ -55,8 +68,12 @@ class ServedModels:
         split: Mapping[str, float] | None = None,
         *,
         salt: str = "",
+        copies: "str | PathLike[str] | None" = None,
     ) -> None:
-        """Open the models. The visitors of a split are hashed with `salt`: other salts make other groups."""
+        """Open copies of the models, made in the folder `copies`.
+
+        The visitors of a split are hashed with `salt`: other salts make other groups.
+        """
         if not paths:
             raise ParameterError("models", "at least one model", dict(paths))
         for name in paths:
@@ -75,9 +92,14 @@ class ServedModels:
         self._salt = hashlib.blake2b(salt.encode()).digest() if salt else b""
         self._paths = dict(paths)
         self._stamps = {name: _stamp(path) for name, path in paths.items()}
+        # By model, if what answers is not what lies on disk: why.
+        self.stale: dict[str, str] = {}
+        # By model that could not be opened for a reason that may pass: when to try again, and the pause.
+        self._due: dict[str, tuple[float, float]] = {}
         self.on_failure: Callable[[str], None] = lambda name: None  # called when a file cannot be opened
         self._lock = threading.Lock()  # one model is opened at a time
-        self._served = {name: _opened(name, path) for name, path in paths.items()}
+        self._copies = folder_of_copies(copies)
+        self._served = {name: self._opened(name) for name in paths}
 
     def __iter__(self) -> Iterator[Served]:
         return iter(list(self._served.values()))
@@ -102,31 +124,52 @@ class ServedModels:
         return Choice(self._served[self.default], "default")
 
     def changed(self) -> list[str]:
-        """Return the names of models whose files were replaced since they were last looked at."""
-        stamps = {name: _stamp(path) for name, path in self._paths.items()}
-        for name, stamp in stamps.items():
-            if stamp is None and self._stamps[name] is not None:
+        """Return the models whose files were replaced or changed since the last look, or are due again."""
+        changed = []
+        for name, path in self._paths.items():
+            stamp, before = _stamp(path), self._stamps[name]
+            if stamp == before:
+                if name in self._due and time.monotonic() >= self._due[name][0]:
+                    changed.append(name)
+                continue
+            self.stale.pop(name, None)
+            self._due.pop(name, None)
+            if stamp is None:
                 _log.error("model %s: its file is gone; the model goes on answering", name)
                 self._stamps[name] = None
+                self.stale[name] = _GONE
                 self.on_failure(name)
-        return [name for name, stamp in stamps.items() if stamp is not None and stamp != self._stamps[name]]
+                continue
+            if before and stamp.inode == before.inode and stamp.content != before.content:
+                _log.warning("model %s: its file was changed in place; write beside it, and rename", name)
+                self.stale[name] = _IN_PLACE
+            changed.append(name)
+        return changed
 
     def reload(self, name: str) -> Served:
         """Open the file of a model anew and let it answer from now on.
 
-        If it is damaged, the error is raised and the old model stays.
+        If that fails, the error is raised and the old model stays. Unless the file is damaged, it is due once
+        more after a pause.
         """
         with self._lock:
             # Before it is read: a file that is replaced meanwhile counts as changed again.
             self._stamps[name] = _stamp(self._paths[name])
+            _, pause = self._due.pop(name, (0.0, _FIRST_PAUSE))
             try:
-                served = _opened(name, self._paths[name])
-            except (MrfrecError, OSError) as error:
-                _log.error("model %s stays as it is: %s", name, error)
+                served = self._opened(name)
+            except Exception as error:
+                self.stale.setdefault(name, _FAILED)
+                again = ""
+                if not isinstance(error, MrfrecError) or isinstance(error.__cause__, OSError):
+                    self._due[name] = time.monotonic() + pause, min(2 * pause, _LONGEST_PAUSE)
+                    again = f" It is tried again in {pause:g} s."
+                _log.error("model %s stays as it is: %s%s", name, error, again)
                 self.on_failure(name)
                 raise
             before = self._served[name].fingerprint
             self._served[name] = served
+            self.stale.pop(name, None)
             gc.collect()  # frees the old one
         _log.info("model %s: %s replaces %s", name, served.fingerprint, before)
         return served
@@ -134,8 +177,33 @@ class ServedModels:
     def follow(self, every: bool = False) -> None:
         """Reload the models whose files were replaced, or all; the old stays where one cannot be opened."""
         for name in self._paths if every else self.changed():
-            with suppress(MrfrecError, OSError):  # logged
+            with suppress(Exception):  # logged
                 self.reload(name)
+
+    def _opened(self, name: str) -> Served:
+        """Open a copy of a model, check every byte of it, and warm it up by an answer of each kind."""
+        start = time.perf_counter()
+        path, folder = self._paths[name], self._copies
+        try:
+            copy = copied(path, folder)
+        except OSError as error:
+            what = "read" if error.filename == str(path) else f"copied to {folder} (--copies)"
+            raise ModelFileError(f"{path} could not be {what}: {error.strerror or error}.") from error
+        try:
+            model = load(copy.path)
+            model.threads = 1  # each process answers with one core
+            model.verify()
+            model.recommend(history=model.items_[:1], k=1, exclude_seen=False, explain=int(model.explains))
+            model.catalogue.search("a", 1)
+            served = Served(name, model, model.fitted_.file_hash[:16], time.time(), copy.written)
+        except BaseException as error:
+            copy.release()
+            if isinstance(error, ModelFileError):  # which names the copy
+                raise ModelFileError(str(error).replace(str(copy.path), str(path))) from error.__cause__
+            raise
+        weakref.finalize(served, copy.release)
+        _log.info("model %s: opened %s in %.2f s: %r", name, path, time.perf_counter() - start, model)
+        return served
 
 
 def _stamp(path: Path) -> Stamp | None:
@@ -143,17 +211,6 @@ def _stamp(path: Path) -> Stamp | None:
         found = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode, found.st_uid, found.st_gid
-
-
-def _opened(name: str, path: Path) -> Served:
-    """Open a model, check every byte of it, and warm it up by an answer of each kind."""
-    start = time.perf_counter()
-    model = load(path)
-    written = path.stat().st_mtime
-    model.threads = 1  # each process answers with one core
-    model.verify()
-    model.recommend(history=model.items_[:1], k=1, exclude_seen=False, explain=int(model.explains))
-    model.catalogue.search("a", 1)
-    _log.info("model %s: opened %s in %.2f s: %r", name, path, time.perf_counter() - start, model)
-    return Served(name, model, model.fitted_.file_hash[:16], time.time(), written)
+    return Stamp(
+        found.st_ino, (found.st_size, found.st_mtime_ns), (found.st_mode, found.st_uid, found.st_gid)
+    )

@@ -20,6 +20,7 @@ from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import expanded
 from mrfrec.service.keys import read_keys
 from mrfrec.service.settings import ServiceSettings
+from mrfrec.service.supervision import keep_notifying, notify
 
 _log = logging.getLogger("mrfrec.service")
 
@@ -119,7 +120,10 @@ def _prepare_process(app: Any) -> None:
 
 
 def _hear_signals(app: Any, server: Any, drain: float) -> None:
-    """Reload on SIGHUP; say "not ready" for `drain` seconds before the server stops on SIGTERM or SIGINT."""
+    """Reload on SIGHUP; say "not ready" for `drain` seconds before the server stops on SIGTERM or SIGINT.
+
+    Tell systemd of the start, the end, and that the event loop turns in between.
+    """
     from mrfrec.service.app import reload
 
     loop = asyncio.get_running_loop()
@@ -141,6 +145,7 @@ def _hear_signals(app: Any, server: Any, drain: float) -> None:
                 stop()
             return
         app.state.load.is_closing = True
+        notify("STOPPING=1")
         _log.info("stopping: connections end in %g s", drain)
         loop.call_later(drain, stop)
 
@@ -148,6 +153,8 @@ def _hear_signals(app: Any, server: Any, drain: float) -> None:
     for number in _TO_STOP:
         loop.add_signal_handler(number, start_to_stop, number)
     start_reload(every=False)  # changes since the files were read, of which SIGHUP may have told
+    notify("READY=1")
+    keep_notifying(loop)
 
 
 def _is_loopback(host: str) -> bool:

@@ -32,6 +32,9 @@ class ServiceSettings:
     poll: float = option(
         2.0, "Seconds between looks whether a model file was replaced; 0 for never.", least=0, most=3600
     )
+    copies: str | PathLike[str] | None = option(
+        None, "Folder of its own copies of the model files; None: one of this user in the temporary folder."
+    )
     keys: str | PathLike[str] | None = option(None, "File of API keys; None: everybody may ask.")
     rate: float = option(
         0.0, "Requests per second of a key, or of an address where there are no keys; 0: any."
