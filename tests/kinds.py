@@ -42,7 +42,7 @@ def named_data(text: bool, *, real: bool = False, positive: bool = False, items:
 
 def field(**settings: Any) -> MRF:
     """Return the paper's MRF, with settings of the core among its parameters that are no parameters."""
-    names = {"center": "_center", "l2_flat": "l2_flat", "dropout": "dropout", "threshold": "threshold"}
+    names = {"center": "_center", "dropout": "dropout"}
     own = {names[name]: settings.pop(name) for name in names.keys() & settings.keys()}
     kind: type[MRF] = type("MRF", (MRF,), own)
     return kind(**{**PAPER, **settings})

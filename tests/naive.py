@@ -104,10 +104,9 @@ def asked_values(items: list[int], times: list[int], rho: float) -> dict[int, fl
     }
 
 
-def ridge(found: Moments, l2: float, l2_flat: float = 0.0, dropout: float = 0.0) -> Matrix:
+def ridge(found: Moments, l2: float, dropout: float = 0.0) -> Matrix:
     """The diagonal that is added to S."""
-    proportional = dropout / (1 - dropout) * np.diag(found.S)
-    return l2 + l2_flat / np.where(found.active, found.s, 1.0) ** 2 + proportional
+    return l2 + dropout / (1 - dropout) * np.diag(found.S)
 
 
 def rescale(found: Moments, B: Matrix) -> Matrix:
@@ -124,7 +123,6 @@ def dense(
     l2: float,
     alpha: float = 0.75,
     center: bool = True,
-    l2_flat: float = 0.0,
     user_weight: float = 0.0,
     mean_constraint: bool = False,
     F: Matrix | None = None,
@@ -135,7 +133,7 @@ def dense(
     found = moments(X, alpha, center, user_weight, F, feature_weight, aged)
     m = X.shape[1]
     keep = np.flatnonzero(found.active)
-    C = np.linalg.inv(found.S[np.ix_(keep, keep)] + np.diag(ridge(found, l2, l2_flat)[keep]))
+    C = np.linalg.inv(found.S[np.ix_(keep, keep)] + np.diag(ridge(found, l2)[keep]))
     if mean_constraint:
         mu = found.mu[keep] / found.s[keep]
         C = (np.eye(len(keep)) - C @ np.outer(mu, mu) / (mu @ C @ mu)) @ C
@@ -195,7 +193,6 @@ def dense_with_order(
     l2: float,
     alpha: float = 0.75,
     center: bool = True,
-    l2_flat: float = 0.0,
     user_weight: float = 0.0,
     F: Matrix | None = None,
     feature_weight: float = 0.0,
@@ -203,7 +200,7 @@ def dense_with_order(
     """The dense model with ordered pairs."""
     found = moments(X, alpha, center, user_weight, F, feature_weight)
     C, D = with_order(found, X, places, order, user_weight)
-    return rescale(found, regression(C + np.diag(np.where(found.active, ridge(found, l2, l2_flat), 1.0)), D))
+    return rescale(found, regression(C + np.diag(np.where(found.active, ridge(found, l2), 1.0)), D))
 
 
 def auto_l2(X: Matrix, alpha: float, center: bool = True, user_weight: float = 0.0) -> float:
@@ -288,6 +285,11 @@ def pattern(S: Matrix, threshold: float, max_neighbors: int = 1000) -> npt.NDArr
     return capped(S, np.abs(S).astype(np.float32) > np.float32(threshold), max_neighbors)
 
 
+def share_above(S: Matrix, threshold: float) -> float:
+    """The `sparsity` that keeps the entries above a threshold, before the cap."""
+    return float(pattern(S, threshold, len(S)).mean())
+
+
 def pattern_of_share(S: Matrix, sparsity: float, max_neighbors: int = 1000) -> npt.NDArray[np.bool_]:
     """A by its share of entries: the threshold moves in steps, and a step with many ties is cut."""
     m = len(S)
@@ -343,7 +345,6 @@ def sparse(
     max_neighbors: int = 1000,
     alpha: float = 0.75,
     center: bool = True,
-    l2_flat: float = 0.0,
     user_weight: float = 0.0,
     F: Matrix | None = None,
     feature_weight: float = 0.0,
@@ -359,7 +360,7 @@ def sparse(
     A = pattern(found.S, threshold, max_neighbors)
     blocks = schedule(found.S, A, (X != 0).sum(axis=0), r)
     total, count = np.zeros((m, m)), np.zeros((m, m), np.int64)
-    diagonal = np.diag(np.where(found.active, ridge(found, l2, l2_flat), 1.0))
+    diagonal = np.diag(np.where(found.active, ridge(found, l2), 1.0))
     C, D = (found.S, found.S) if places is None else with_order(found, X, places, order, user_weight)
     for i, N, dependents in blocks:
         block = [i, *N]

@@ -35,13 +35,16 @@ sparse_parameters = st.fixed_dictionaries(
         "max_neighbors": st.sampled_from([1, 2, 5, 1000]),
         "alpha": st.sampled_from([0.0, 0.5, 0.75, 1.0]),
         "center": st.booleans(),
-        "l2_flat": st.sampled_from([0.0, 0.7]),
         "user_weight": st.sampled_from([0.0, 0.5]),
     }
 )
 
 
-def fit(X: Matrix, **parameters: Any) -> Any:
+def fit(X: Matrix, threshold: float | None = None, **parameters: Any) -> Any:
+    """Fit with the sparsity that keeps what is above a threshold."""
+    if threshold is not None:
+        of_moments = {name: x for name, x in parameters.items() if name in ("alpha", "center", "user_weight")}
+        parameters["sparsity"] = naive.share_above(naive.moments(X, **of_moments).S, threshold)
     return field(l2=0.9, dtype="float64", **parameters).fit(sp.csr_array(X))
 
 
@@ -49,7 +52,7 @@ def fit(X: Matrix, **parameters: Any) -> Any:
 @given(matrices(), sparse_parameters)
 def test_sparse_fit_equals_naive(X: Matrix, parameters: dict[str, Any]) -> None:
     model = fit(X, **parameters)
-    B, A, n_blocks, _ = naive.sparse(X, 0.9, **parameters)
+    B, A, n_blocks, _ = naive.sparse(X, 0.9, **{**parameters, "threshold": model.threshold_})
     np.testing.assert_array_equal(model.pattern_.toarray(), A)
     assert model.n_blocks_ == n_blocks
     np.testing.assert_allclose(model.weights_.toarray(), B, atol=1e-9)

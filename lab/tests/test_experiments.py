@@ -14,6 +14,7 @@ from mrfrec.evaluation.protocol import rank
 from mrfrec.models.registry import build
 from mrfrec_lab import peer_models, peer_trials, peers, runner, tables
 from mrfrec_lab.__main__ import main
+from mrfrec_lab.lists import measure_lists, split_of
 
 
 @pytest.fixture
@@ -158,7 +159,7 @@ def test_returned_lists_are_measured_as_our_own_evaluation_does(cache: Path) -> 
     assert 0 < found["file_bytes"] < found["peak_bytes"]
     wanted = ["ndcg@100", "recall@20", "coverage@100"]
     X, targets = (sp.load_npz(job[part]) for part in ("training", "targets"))
-    values = peer_trials.measure_lists(np.load(cache / "lists.npy"), X, targets, wanted)
+    values = measure_lists(np.load(cache / "lists.npy"), split_of(X, targets), wanted)
     model = build("ItemKNN", {"neighbors": 20}).fit(split.training)
     expected = evaluation.evaluate_fitted(model, split.test, wanted)
     for metric in wanted:
@@ -181,7 +182,7 @@ def test_l2_times_multiplies_the_automatic_ridge() -> None:
     ridges = []
     for parameters in ({}, {"l2_times": 2.0}):
         peer = peer_models.Own(kind="MRF", alpha=0.25, user_weight=0.5, measure=False, **parameters)
-        peer.warm_up()
+        peer.warm_up(X)
         peer.fit(X)
         ridges.append(peer.model.plan_.l2)
     assert ridges[1] == 2 * ridges[0]

@@ -19,15 +19,7 @@ from matrices import pairs_of, random_matrix
 
 SOURCE = Path(mrfrec_lab.__file__).parent
 PUBLIC = {f"mrfrec.{name}" for name in ("models", "evaluation", "datasets", "errors", "extending", "testing")}
-# What experiments still take from inside of mrfrec; models, tables and side checks take nothing from there.
-INSIDE = {
-    "mrfrec.answers", "mrfrec.core", "mrfrec.data.features",
-    "mrfrec.data.ids", "mrfrec.engines.local", "mrfrec.evaluation", "mrfrec.evaluation.splits",
-    "mrfrec.figures", "mrfrec.io.atomic", "mrfrec.io.batches",
-    "mrfrec.models.compiling", "mrfrec.models.parameters", "mrfrec.evaluation.metrics",
-}  # fmt: skip
-SHELL = {"mrfrec.cli"}  # whose commands run with the lab's models
-STRICT = ("models/", "tables.py", "side_checks.py", "places.py", "notebook.py", "__main__.py", "runner.py")
+SHELL = "mrfrec.cli"  # whose commands run with the lab's models
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +115,6 @@ def test_an_uncentered_form_with_a_flat_ridge_is_ease(split: Split) -> None:
 
 def test_the_lab_uses_public_names_of_mrfrec() -> None:
     for path in SOURCE.rglob("*.py"):
-        file = path.relative_to(SOURCE).as_posix()
         found = set()
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
@@ -131,9 +122,8 @@ def test_the_lab_uses_public_names_of_mrfrec() -> None:
             elif isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "mrfrec":
                 module = str(node.module)
                 known = import_module(module).__all__ if module in {"mrfrec", *PUBLIC} else ()
-                names = [each.name for each in node.names if each.name not in known]
-                found |= {f"mrfrec.{name}" if module == "mrfrec" else module for name in names}
-        assert found <= (SHELL if file.startswith(STRICT) else INSIDE), file
+                found |= {f"{module}.{each.name}" for each in node.names if each.name not in known}
+        assert found <= {SHELL}, path
 
 
 def test_mrfrec_does_not_know_the_lab() -> None:

@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec import Interactions
-from mrfrec_lab.peer_trials import measure_lists
+from mrfrec_lab.lists import measure_lists, split_of
 from mrfrec_lab.times import cut_at
 from mrfrec_lab.times_peers import in_order
 
@@ -43,7 +43,7 @@ def test_ndcg_of_sasrec_is_that_of_evaluations() -> None:
     X = sp.csr_matrix(random.random((30, 40)) < 0.3, dtype=np.float32)
     lists = np.array([random.permutation(40)[:20] for _ in range(30)], np.int32)
     targets = [torch.from_numpy(x.astype(np.int64)) for x in np.split(X.indices, X.indptr[1:-1])]
-    expected = measure_lists(lists, X, X, ["ndcg@10"])["ndcg@10"].mean()
+    expected = measure_lists(lists, split_of(X, X), ["ndcg@10"])["ndcg@10"].mean()
     assert ndcg(torch.from_numpy(lists.astype(np.int64)), targets, 10) == pytest.approx(expected, abs=1e-6)
 
 

@@ -22,9 +22,8 @@ def fit(X: Matrix, **parameters: Any) -> Any:
 
 
 PARAMETERS: list[dict[str, Any]] = [
-    {"l2_flat": 3.0},
     {"user_weight": 0.6},
-    {"l2_flat": 1.0, "user_weight": 1.3},
+    {"user_weight": 1.3},
     {"mean_constraint": True},
     *({"alpha": alpha} for alpha in (0.0, 0.25, 0.5, 0.75, 1.0)),
     *({"alpha": alpha, "center": False} for alpha in (0.0, 0.25, 0.5, 0.75, 1.0)),
@@ -88,7 +87,7 @@ def test_more_items_than_a_tile_in_both_precisions() -> None:
 
 
 @pytest.mark.parametrize("real", [False, True])
-@pytest.mark.parametrize("parameters", [{}, {"threshold": 0.0, "max_neighbors": 45}], ids=["dense", "sparse"])
+@pytest.mark.parametrize("parameters", [{}, {"sparsity": 1.0, "max_neighbors": 45}], ids=["dense", "sparse"])
 def test_items_without_variance_get_no_weights(real: bool, parameters: dict[str, Any]) -> None:
     """Nobody has item 5, everybody has item 7, and 20 too, with a value that cannot be represented."""
     X = random_matrix(9, real=real)
@@ -102,10 +101,10 @@ def test_items_without_variance_get_no_weights(real: bool, parameters: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("threshold", "message"),
-    [(None, r"not positive definite.*raise l2"), (0.2, r"block of item .* raise l2")],
+    ("sparsity", "message"),
+    [(None, r"not positive definite.*raise l2"), (0.3, r"block of item .* raise l2")],
     ids=["dense", "sparse"],
 )
-def test_twins_without_ridge_are_refused(binary: Matrix, threshold: float | None, message: str) -> None:
+def test_twins_without_ridge_are_refused(binary: Matrix, sparsity: float | None, message: str) -> None:
     with pytest.raises(NumericalError, match=message):
-        field(l2=0.0, threshold=threshold).fit(sp.csr_array(binary))
+        field(l2=0.0, sparsity=sparsity).fit(sp.csr_array(binary))

@@ -61,7 +61,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "binary": ("binary", {}),
     "user weights": ("binary", {"user_weight": 0.6}),
     "values": ("values", {}),
-    "values and user weights": ("values", {"user_weight": 1.3, "l2_flat": 1.0}),
+    "values and user weights": ("values", {"user_weight": 1.3}),
     "EASE": ("values", {"alpha": 0.0, "center": False}),
     "features": ("binary", {"feature_weight": 1.5}),
     "features, values": ("values", {"feature_weight": 1.5, "user_weight": 0.5}),
@@ -96,12 +96,12 @@ def test_sparse_equals_naive(case: str, dtype: Any, r: float) -> None:
     X, features = DATA[name], F if "feature_weight" in parameters else None
     places = places_of(X)
     given = {"alpha": 0.75, **parameters, "F": features}
-    S = naive.moments(X, **{key: x for key, x in given.items() if key != "l2_flat"}).S
-    threshold = float(np.quantile(np.abs(S), 0.8))
-    fitted = fit(
-        X, places, replace(SETTINGS, dtype=dtype, threshold=threshold, r=r, **parameters), F=features
+    S = naive.moments(X, **given).S
+    share = naive.share_above(S, float(np.quantile(np.abs(S), 0.8)))
+    fitted = fit(X, places, replace(SETTINGS, dtype=dtype, sparsity=share, r=r, **parameters), F=features)
+    expected, A, n_blocks, count = naive.sparse(
+        X, 2.0, fitted.threshold, r, places=places, order=0.4, **given
     )
-    expected, A, n_blocks, count = naive.sparse(X, 2.0, threshold, r, places=places, order=0.4, **given)
     np.testing.assert_array_equal(fitted.pattern.toarray(), A)
     assert fitted.n_blocks == n_blocks
     B = fitted.weights.matrix().toarray()
@@ -110,7 +110,7 @@ def test_sparse_equals_naive(case: str, dtype: Any, r: float) -> None:
     assert (count.max() > 1) == (r > 0)  # averaged
 
 
-@pytest.mark.parametrize("parameters", [{}, {"threshold": 0.2, "r": 0.2}], ids=["dense", "sparse"])
+@pytest.mark.parametrize("parameters", [{}, {"sparsity": 0.3, "r": 0.2}], ids=["dense", "sparse"])
 def test_threads_change_no_bit(parameters: dict[str, Any]) -> None:
     X = np.hstack([random_matrix(seed, users=300, items=60, real=True) for seed in (3, 4, 5)])
     places, settings = places_of(X), replace(SETTINGS, dtype="float32", user_weight=0.25, **parameters)
@@ -120,7 +120,7 @@ def test_threads_change_no_bit(parameters: dict[str, Any]) -> None:
 
 def test_batches_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     X = np.hstack([random_matrix(seed, users=300, items=60) for seed in (3, 4, 5)])
-    places, settings = places_of(X), replace(SETTINGS, threshold=0.1, r=0.2)
+    places, settings = places_of(X), replace(SETTINGS, sparsity=0.4, r=0.2)
     one = weights(X, places, settings)
     monkeypatch.setattr(Sizes, "worthwhile_batch", 100_000)
     passes: list[int] = []
@@ -135,13 +135,13 @@ def test_batches_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(passes) > 2
 
 
-@pytest.mark.parametrize("parameters", [{}, {"threshold": 0.2, "r": 0.2}], ids=["dense", "sparse"])
+@pytest.mark.parametrize("parameters", [{}, {"sparsity": 0.3, "r": 0.2}], ids=["dense", "sparse"])
 def test_without_order_places_change_no_bit(parameters: dict[str, Any]) -> None:
     X, settings = random_matrix(6), replace(SETTINGS, order=0.0, **parameters)
     np.testing.assert_array_equal(weights(X, places_of(X), settings), weights(X, None, settings))
 
 
-@pytest.mark.parametrize("parameters", [{}, {"threshold": 0.2, "r": 0.2}], ids=["dense", "sparse"])
+@pytest.mark.parametrize("parameters", [{}, {"sparsity": 0.3, "r": 0.2}], ids=["dense", "sparse"])
 def test_further_fits_with_another_order_are_those_alone(parameters: dict[str, Any]) -> None:
     X, reuse = random_matrix(7), fitting.Reuse()
     places = places_of(X)
@@ -170,9 +170,9 @@ def test_twins_without_ridge_are_refused() -> None:
     X = random_matrix(1)
     places = places_of(X)
     places[:, 11] = places[:, 12]
-    for threshold, message in ((None, "not positive definite.*raise l2"), (0.2, "block of item .* raise l2")):
+    for sparsity, message in ((None, "not positive definite.*raise l2"), (0.3, "block of item .* raise l2")):
         with pytest.raises(NumericalError, match=message):
-            fit(X, places, replace(SETTINGS, l2=0.0, threshold=threshold))
+            fit(X, places, replace(SETTINGS, l2=0.0, sparsity=sparsity))
 
 
 @pytest.mark.parametrize("parameters", [{"sparsity": None}, {"sparsity": 0.3, "r": 0.5}], ids=str)

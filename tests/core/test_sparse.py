@@ -19,17 +19,20 @@ from matrices import random_matrix
 Matrix = npt.NDArray[np.float64]
 
 
-def fit(X: Matrix, **parameters: Any) -> Any:
+def fit(X: Matrix, threshold: float | None = None, **parameters: Any) -> Any:
+    """Fit with the sparsity that keeps what is above a threshold."""
+    if threshold is not None:
+        of_moments = {name: x for name, x in parameters.items() if name in ("alpha", "center", "user_weight")}
+        parameters["sparsity"] = naive.share_above(naive.moments(X, **of_moments).S, threshold)
     return field(**{"dtype": "float64", **parameters}).fit(sp.csr_array(X))
 
 
 def check(X: Matrix, threshold: float, l2: float = 1.0, **parameters: Any) -> tuple[Any, Any, Any]:
     """Weights, pattern and number of blocks are those of the naive fit."""
-    model = fit(X, l2=l2, threshold=threshold, **parameters)
-    B, A, n_blocks, count = naive.sparse(X, l2, threshold, **parameters)
+    model = fit(X, threshold, l2=l2, **parameters)
+    B, A, n_blocks, count = naive.sparse(X, l2, model.threshold_, **parameters)
     np.testing.assert_array_equal(model.pattern_.toarray(), A)
     assert model.n_blocks_ == n_blocks
-    assert model.threshold_ == threshold
     np.testing.assert_allclose(model.weights_.toarray(), B, atol=1e-12)
     return model, A, count
 
@@ -81,11 +84,10 @@ def multiples() -> Matrix:
     return X
 
 
-SECOND: dict[str, Any] = {"l2_flat": 1.0, "user_weight": 1.3}
 CASES: dict[str, tuple[Matrix, float, dict[str, Any]]] = {
     "real values": (random_matrix(2, real=True), 0.4, {}),
-    "second ridge": (random_matrix(3), 0.3, SECOND),
-    "second ridge, real values": (random_matrix(3, real=True), 0.3, SECOND),
+    "user weights": (random_matrix(3), 0.3, {"user_weight": 1.3}),
+    "user weights, real values": (random_matrix(3, real=True), 0.3, {"user_weight": 1.3}),
     "cap": (random_matrix(1), 0.1, {"max_neighbors": 6}),
     "cap, real values": (random_matrix(15, real=True), 0.05, {"max_neighbors": 7}),
     "cap of one": (random_matrix(1), 0.1, {"max_neighbors": 1}),
@@ -94,7 +96,7 @@ CASES: dict[str, tuple[Matrix, float, dict[str, Any]]] = {
     "values that cancel": (few_touched(cancel=True), 0.05, {}),
     "copies": (copies(12), 0.3, {}),
     "copies, real values": (copies(12, real=True), 0.3, {}),
-    "copies, cap": (copies(12), 0.3, {"max_neighbors": 9, "l2_flat": 0.5}),
+    "copies, cap": (copies(12), 0.3, {"max_neighbors": 9}),
     "multiples": (multiples(), 0.2, {}),
 }
 
@@ -105,7 +107,7 @@ def test_sparse_equals_naive_for(name: str, r: float, monkeypatch: pytest.Monkey
     X, threshold, parameters = CASES[name]
     model, A, count = check(X, threshold, r=r, **parameters)
     monkeypatch.setattr(pattern, "_MOST_PAIRS", 0)
-    by_columns = fit(X, l2=1.0, threshold=threshold, r=r, **parameters)
+    by_columns = fit(X, threshold, l2=1.0, r=r, **parameters)
     np.testing.assert_array_equal(by_columns.pattern_.toarray(), A)
     np.testing.assert_array_equal(by_columns.weights_.toarray(), model.weights_.toarray())
     assert by_columns.n_blocks_ == model.n_blocks_
@@ -115,12 +117,12 @@ def test_sparse_equals_naive_for(name: str, r: float, monkeypatch: pytest.Monkey
         assert (A != A.T).any() == (most > 1)
     if name in ("never together", "few touched"):
         assert A[0, 1]
-    if name == "second ridge" and r == 0.5:  # several estimates are averaged
+    if name == "user weights" and r == 0.5:  # several estimates are averaged
         assert count.max() >= 3
 
 
 def test_float32_is_close_to_float64(binary: Matrix) -> None:
-    single, double = (fit(binary, l2=1.0, threshold=0.2, r=0.5, dtype=d) for d in ("float32", "float64"))
+    single, double = (fit(binary, l2=1.0, sparsity=0.2, r=0.5, dtype=d) for d in ("float32", "float64"))
     assert single.weights_.dtype == np.float32
     np.testing.assert_allclose(single.weights_.toarray(), double.weights_.toarray(), atol=2e-6)
 
@@ -128,13 +130,13 @@ def test_float32_is_close_to_float64(binary: Matrix) -> None:
 @pytest.mark.parametrize("r", [0.0, 0.5])
 def test_batches_and_threads_do_not_change_a_bit(r: float, monkeypatch: pytest.MonkeyPatch) -> None:
     X = random_matrix(14, users=300, items=150)
-    reference = fit(X, l2=1.0, threshold=0.1, r=r, threads=1, dtype="float32")
+    reference = fit(X, l2=1.0, sparsity=0.4, r=r, threads=1, dtype="float32")
     # Budgets down to one block at a time; entries by columns, by pairs, and by columns after too many pairs.
     for batch, pairs, threads in ((10**9, 0, 2), (20_000, 10**9, 3), (1, 10**4, 2), (1, 0, 1)):
         monkeypatch.setattr("mrfrec.core.plan._LEAST_BATCH", batch)
         monkeypatch.setattr("mrfrec.core.plan._BATCH_PER_INTERACTION", 0)
         monkeypatch.setattr(pattern, "_MOST_PAIRS", pairs)
-        model = fit(X, l2=1.0, threshold=0.1, r=r, threads=threads, dtype="float32")
+        model = fit(X, l2=1.0, sparsity=0.4, r=r, threads=threads, dtype="float32")
         np.testing.assert_array_equal(model.weights_.toarray(), reference.weights_.toarray())
         np.testing.assert_array_equal(model.pattern_.toarray(), reference.pattern_.toarray())
 
@@ -250,7 +252,7 @@ def test_pattern_that_outgrows_its_forecast_is_stopped(monkeypatch: pytest.Monke
     X = (np.random.default_rng(20).random((600, 3000)) < 0.1).astype(np.float64)
     mislead(monkeypatch, 1e-3)
     with pytest.raises(MemoryPlanError, match="smaller sparsity"):
-        fit(X, l2=1.0, threshold=0.001, max_neighbors=1500, memory_limit="80MB", threads=1)
+        fit(X, l2=1.0, sparsity=0.005, max_neighbors=1500, memory_limit="80MB", threads=1)
 
 
 @pytest.mark.filterwarnings("ignore:one user has")
@@ -259,9 +261,10 @@ def test_cap_bites_within_the_limit_where_all_pairs_would_not_fit() -> None:
     X = sp.lil_array((100, 20_000))
     X[0, 5000:8000] = 1.0
     X[np.arange(1, 100), np.arange(1, 100)] = 1.0
-    free = field(l2=1.0, threshold=0.3, max_neighbors=10, threads=1).fit(X)
+    settings: dict[str, Any] = {"l2": 1.0, "sparsity": (3000 / 20_000) ** 2, "max_neighbors": 10}
+    free = field(**settings, threads=1).fit(X)
     needed = free.memory_plan_["pattern"]
-    tight = field(l2=1.0, threshold=0.3, max_neighbors=10, threads=1, memory_limit=needed - 90_000_000).fit(X)
+    tight = field(**settings, threads=1, memory_limit=needed - 90_000_000).fit(X)
     np.testing.assert_array_equal(tight.weights_.data, free.weights_.data)
     assert tight.memory_plan_["pattern"] <= needed - 90_000_000
 

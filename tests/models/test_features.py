@@ -85,9 +85,11 @@ def test_a_dense_fit_with_features_equals_naive(real: bool, user_weight: float, 
 @pytest.mark.parametrize("real", [False, True])
 def test_a_sparse_fit_with_features_equals_naive(real: bool, r: float) -> None:
     X, features, data = with_features(1, random_matrix(3, real=real))
-    model = field(l2=1.0, dtype="float64", feature_weight=1.7, threshold=0.4, r=r).fit(data)
     F = features.matrix.toarray()
-    B, A, n_blocks, _ = naive.sparse(X, 1.0, 0.4, r, F=F, feature_weight=1.7)
+    share = naive.share_above(naive.moments(X, F=F, feature_weight=1.7).S, 0.4)
+    model = field(l2=1.0, dtype="float64", feature_weight=1.7, sparsity=share, r=r).fit(data)
+    assert model.threshold_ is not None
+    B, A, n_blocks, _ = naive.sparse(X, 1.0, model.threshold_, r, F=F, feature_weight=1.7)
     assert model.pattern_ is not None
     np.testing.assert_array_equal(model.pattern_.toarray(), A)
     assert model.n_blocks_ == n_blocks

@@ -110,7 +110,8 @@ def test_values_that_are_no_numbers_of_single_precision_are_refused_with_their_r
 )  # fmt: skip
 def test_every_sparse_form_and_type_gives_the_same(binary: Matrix, form: str, dtype: type) -> None:
     X = getattr(sp, form)(binary.astype(dtype))
-    B = field(l2=1.0, threshold=0.2, dtype="float64").fit(X).weights_
+    share = naive.share_above(naive.moments(binary).S, 0.2)
+    B = field(l2=1.0, sparsity=share, dtype="float64").fit(X).weights_
     np.testing.assert_allclose(B.toarray(), naive.sparse(binary, 1.0, 0.2)[0], atol=1e-12)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from mrfrec import MRF, Interactions, datasets, read_interactions
 from mrfrec.evaluation import Evaluation, evaluate, paired, strong_generalisation
-from mrfrec.evaluation.splits import owners, part_of
+from mrfrec_lab.lists import some_pairs
 
 METRIC = "ndcg@100"
 HELDOUT = 0.09  # of the users, for validation and for test
@@ -38,13 +38,13 @@ def sampled(data: Interactions, items: int | None, users: int | None) -> Interac
     """Keep the pairs of some items and users, drawn at random."""
     random, keep = np.random.default_rng(1), np.ones(len(data), np.bool_)
     for count, column, n in (
-        (items, data.matrix.indices, data.n_items), (users, owners(data.matrix), data.n_users)
+        (items, data.matrix.indices, data.n_items), (users, data.matrix.tocoo().row, data.n_users)
     ):  # fmt: skip
         if count is not None:
             chosen = np.zeros(n, np.bool_)
             chosen[random.choice(n, count, replace=False)] = True
             keep &= chosen[column]
-    return part_of(data, keep)
+    return some_pairs(data, keep)
 
 
 def rows(data: Path) -> Iterator[list[str]]:
@@ -55,7 +55,8 @@ def rows(data: Path) -> Iterator[list[str]]:
             else read_interactions(data / f"{name}.parquet", time=False)
         )
         some = sampled(whole, items, users).filtered(min_items=least)
-        split = strong_generalisation(some, int(HELDOUT * some.n_users), min_items=0)
+        count = int((np.diff(some.matrix.indptr) > 0).sum())
+        split = strong_generalisation(some, int(HELDOUT * count), min_items=0)
         X = split.training
         dense = evaluate(MRF(sparsity=None), split, METRIC)
         yield [

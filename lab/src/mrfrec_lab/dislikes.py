@@ -17,11 +17,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from mrfrec import MRF, Interactions, read_interactions
-from mrfrec.answers import selection
 from mrfrec.evaluation import Questions, Split, paired, strong_generalisation
-from mrfrec.evaluation.metrics import Lists, mean_of, parse
-from mrfrec.extending import Rows
-from mrfrec.models.parameters import runtime_of
+from mrfrec_lab.lists import mean_of, measure_lists, split_of
 from mrfrec_lab.places import RESULTS, machine
 
 LOWEST_LIKE, HELDOUT = 6, 1000
@@ -45,14 +42,20 @@ def counting(X: sp.csr_array, dislike: float) -> sp.csr_array:
     return out
 
 
-def values_of(model: MRF, asked: Questions, targets: dict[str, sp.csr_array], dislike: float) -> list[Any]:
+def values_of(
+    model: MRF, X: sp.csr_array, asked: Questions, targets: dict[str, sp.csr_array], dislike: float
+) -> list[Any]:
     """Return each measure, one number per user who has such a target."""
-    histories, hide = Rows.of(counting(asked.shown, dislike)), Rows.of(asked.shown)
-    ranked, _, _ = selection.rank(model.fitted_, runtime_of(model), histories, 100, "popularity", hide)
+    scores = model.scores(counting(asked.shown, dislike))
+    scores[asked.shown.nonzero()] = -np.inf
+    # Of equal scores, the more popular item comes first.
+    by_popularity = np.argsort(-model.popularity_, kind="stable")
+    best = np.argsort(-scores[:, by_popularity], axis=1, kind="stable")[:, :100]
+    lists = by_popularity[best].astype(np.int32)
     found = []
     for kind, name in MEASURES:
         some = np.diff(targets[kind].indptr) > 0
-        found.append(parse(name).per_user(Lists(ranked[some], targets[kind][some], model.popularity_)))
+        found.append(measure_lists(lists[some], split_of(X, targets[kind][some]), [name])[name])
     return found
 
 
@@ -96,7 +99,7 @@ def main() -> None:
         if trained not in models:
             data = Interactions(counting(training.matrix, trained), training.users, training.items)
             models[trained] = MRF().fit(data)
-        found[trained, asks] = values_of(models[trained], asked, targets, asks)
+        found[trained, asks] = values_of(models[trained], training.matrix, asked, targets, asks)
         print(trained, asks, *(mean_of(each) for each in found[trained, asks]), flush=True)
     first = found[ROWS[0]]
     lines = []

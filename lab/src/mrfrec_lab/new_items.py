@@ -20,22 +20,17 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec import MRF, datasets, read_interactions, read_item_features
-from mrfrec.data.features import ItemFeatures
+from mrfrec import MRF, compile_ahead, datasets, read_interactions, read_item_features
 from mrfrec.evaluation import Questions, Split, paired, strong_generalisation
-from mrfrec.evaluation.metrics import mean_of
-from mrfrec.figures import figure_axes
-from mrfrec.models.compiling import warm_up
-from mrfrec.models.parameters import unfitted
+from mrfrec_lab.lists import Numbers, mean_of
 from mrfrec_lab.places import RESULTS, machine
 
 SHARE, SEEDS = 0.1, (1, 2, 3)
 CONTENT = {"cosine of features": None} | {f"{k} nearest by features": k for k in (5, 10, 20, 50, 100)}
 BINS = ((0, 0), (1, 5), (6, 20), (21, 100), (101, 10**9))
-Numbers = npt.NDArray[np.float64]
 
 
-def data_of(name: str, folder: Path | None) -> tuple[Any, ItemFeatures]:
+def data_of(name: str, folder: Path | None) -> tuple[Any, Any]:
     """Return the events, and the features of the items: all columns of items.parquet."""
     import polars as pl
 
@@ -100,9 +95,7 @@ def scores_of(model: MRF, asked: Questions) -> Numbers:
     return scores
 
 
-def by_content(
-    split: Split, asked: Questions, features: ItemFeatures, nearest: int | None, seed: int
-) -> Numbers:
+def by_content(split: Split, asked: Questions, features: Any, nearest: int | None, seed: int) -> Numbers:
     """Return scores of new items by the cosine of their features with those of the history.
 
     With `nearest`, only so many of the used items that are most like a new one count for it, of equal ones
@@ -136,7 +129,7 @@ def of_bins(gains: Numbers, targets: sp.csr_array, popularity: npt.NDArray[np.in
     return found
 
 
-def measured(events: Any, features: ItemFeatures, model: MRF) -> dict[str, Any]:
+def measured(events: Any, features: Any) -> dict[str, Any]:
     """Return the nDCG of each user and method, over all seeds."""
     new: dict[str, list[Numbers]] = {}
     everything: dict[str, list[Numbers]] = {}
@@ -151,7 +144,7 @@ def measured(events: Any, features: ItemFeatures, model: MRF) -> dict[str, Any]:
         fits, gains = {}, {}
         for name, part in (("MRF", plain), ("MRF with features", with_features)):
             start = time.process_time()
-            fits[name] = unfitted(model).fit(part.training)
+            fits[name] = MRF().fit(part.training)
             seconds.append(time.process_time() - start)
             new.setdefault(name, []).append(of_new(scores_of(fits[name], asked), asked))
             targets = part.test.targets
@@ -168,7 +161,7 @@ def measured(events: Any, features: ItemFeatures, model: MRF) -> dict[str, Any]:
     return {"new": new, "all": everything, "bins": bins, "shares": shares, "seconds": seconds}
 
 
-def page(name: str, found: dict[str, Any], features: ItemFeatures) -> str:
+def page(name: str, found: dict[str, Any], features: Any) -> str:
     new = {method: np.concatenate(values) for method, values in found["new"].items()}
     everything = {method: np.concatenate(values) for method, values in found["all"].items()}
     bins = {_bin_name(bin_): np.concatenate(values) for bin_, values in found["bins"].items()}
@@ -204,14 +197,19 @@ def _bin_name(bin_: tuple[int, int]) -> str:
 
 
 def plot(name: str, found: dict[str, Any]) -> None:
+    from matplotlib.figure import Figure
+
     means = [mean_of(np.concatenate(values)) for values in found["bins"].values()]
-    path, title = RESULTS / f"new-items-{name}.png", f"{name}: gain by features"
-    with figure_axes(path, title, "training users of the hidden items", "gain in nDCG@100") as axes:
-        places = range(len(means))
-        errors = [mean.error for mean in means]
-        axes.bar(places, [mean.mean for mean in means], yerr=errors, capsize=4, label="mean, standard error")
-        axes.set_xticks(list(places), [_bin_name(bin_) for bin_ in found["bins"]])
-        axes.axhline(0, color="black", linewidth=0.8)
+    figure = Figure(figsize=(7, 5), layout="constrained")
+    axes = figure.add_subplot(
+        title=f"{name}: gain by features",
+        xlabel="training users of the hidden items",
+        ylabel="gain in nDCG@100, with its standard error",
+    )
+    axes.bar(range(len(means)), [mean.mean for mean in means], yerr=[mean.error for mean in means], capsize=4)
+    axes.set_xticks(range(len(means)), [_bin_name(bin_) for bin_ in found["bins"]])
+    axes.axhline(0, color="black", linewidth=0.8)
+    figure.savefig(RESULTS / f"new-items-{name}.png", dpi=150)
 
 
 def main() -> None:
@@ -220,9 +218,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?")
     asked = parser.parse_args()
     events, features = data_of(asked.name, asked.folder)
-    model = MRF()
-    warm_up(model)
-    found = measured(events, features, model)
+    compile_ahead()
+    found = measured(events, features)
     plot(asked.name, found)
     text = page(asked.name, found, features)
     (RESULTS / f"new-items-{asked.name}.md").write_text(text, encoding="utf-8")

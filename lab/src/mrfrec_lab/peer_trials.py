@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.evaluation import Split, metrics
+from mrfrec.evaluation import Split
+from mrfrec_lab.lists import measure_lists, split_of
 from mrfrec_lab.places import CACHE, machine, writing
 
 SCRIPT = Path(__file__).with_name("peer_models.py")
@@ -135,7 +135,7 @@ def trial(
             found["failure"] = _last_line(done.stderr) if done.returncode > 0 else "stopped by the system"
         else:
             X, targets = (sp.load_npz(folder / f"{stage}-{part}.npz") for part in ("training", "targets"))
-            values = measure_lists(np.load(lists), X, targets, wanted)
+            values = measure_lists(np.load(lists), split_of(X, targets), wanted)
             found |= json.loads(measured.read_text()) | {"values": {m: v.tolist() for m, v in values.items()}}
     except subprocess.TimeoutExpired:
         found["failure"] = f"more than {minutes:g} min"
@@ -153,18 +153,6 @@ def _kept(row: Row, parameters: Mapping[str, Any], stage: str, folder: Path) -> 
     digest = hashlib.blake2b(json.dumps(parameters, sort_keys=True).encode(), digest_size=6).hexdigest()
     model = "".join(letter for letter in row.model if letter.isalnum() or letter == "-")
     return folder / row.library / f"{model}.{stage}.{digest}.json"
-
-
-def measure_lists(
-    lists: npt.NDArray[np.int32],
-    X: sp.csr_matrix,
-    targets: sp.csr_matrix,
-    wanted: Sequence[str],
-) -> dict[str, metrics.Numbers]:
-    """Return one number per user and metric for lists of items, users × K."""
-    popularity = np.bincount(X.indices, minlength=X.shape[1])
-    measured = metrics.Lists(lists, sp.csr_array(targets), popularity)
-    return {str(metric): metric.per_user(measured) for metric in metrics.parse_all(wanted, X.shape[1])}
 
 
 def cached_trial(row: Row, parameters: Mapping[str, Any], stage: str, folder: Path) -> dict[str, Any] | None:

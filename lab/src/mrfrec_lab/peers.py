@@ -20,7 +20,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from mrfrec import datasets, read_interactions
-from mrfrec.evaluation import Split, metrics, splits
+from mrfrec.evaluation import Metric, Split, given, paired, strong_generalisation
+from mrfrec_lab.lists import mean_of
 from mrfrec_lab.peer_trials import (
     Row,
     best_of,
@@ -128,14 +129,14 @@ _HELD_OUT = "Strong generalisation: {0:,} users are held out for validation and 
 def _strong(title: str, folder: str, heldout: int, closing: str = "") -> Data:
     def split(data: Path) -> Split:
         events = read_interactions(data / folder / "interactions.parquet", time=False)
-        return splits.strong_generalisation(events, heldout)
+        return strong_generalisation(events, heldout)
 
     return Data(title, _HELD_OUT.format(heldout), split, ("ndcg@100", "recall@20"), closing)
 
 
 def _gowalla(data: Path) -> Split:
     folder = data / "gowalla-lightgcn"
-    return splits.given(*(read_interactions(folder / f"{part}.parquet") for part in ("train", "test")))
+    return given(*(read_interactions(folder / f"{part}.parquet") for part in ("train", "test")))
 
 
 _TOO_LARGE = (
@@ -146,7 +147,7 @@ DATA = {
     "debian": Data(
         "Debian packages, the data set in mrfrec",
         _HELD_OUT.format(300),
-        lambda _: splits.strong_generalisation(datasets.load("debian"), 300),
+        lambda _: strong_generalisation(datasets.load("debian"), 300),
         ("ndcg@100", "recall@20"),
     ),
     "movietweetings": _strong(
@@ -232,7 +233,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def page(name: str, folder: Path, trials: int, minutes: float) -> str:
     """Assemble the page from the cached trials: what was measured, best first, and what was not."""
     data = DATA[name]
-    first, *_ = wanted = [metrics.parse(metric) for metric in data.metrics]
+    kinds = [metric.split("@") for metric in data.metrics]
+    first, *_ = wanted = [Metric(kind, int(places)) for kind, places in kinds]
     rows, missing = [], [f"- {model}: {reason}." for model, reason in data.left_out.items()]
     for row in ROWS:
         points = [cached_trial(row, point, "validation", folder) for point in row.points(trials)]
@@ -256,12 +258,12 @@ def page(name: str, folder: Path, trials: int, minutes: float) -> str:
     for row, test, remarks in rows:
         values = {metric: np.array(test["values"][metric]) for metric in data.metrics}
         difference = "–" if own is None or test is own else str(
-            metrics.paired(values[str(first)], np.array(own["values"][str(first)]))
+            paired(values[str(first)], np.array(own["values"][str(first)]))
         )  # fmt: skip
         table.append(
             [
                 row.model, f"{row.library} {test['version']}",
-                *(str(metrics.mean_of(values[metric])) for metric in data.metrics), difference,
+                *(str(mean_of(values[metric])) for metric in data.metrics), difference,
                 seconds_text(test["seconds"]), seconds_text(test["cpu_seconds"]), _size(test["peak_bytes"]),
                 _size(test["file_bytes"]),
                 "; ".join([parameters_text(row, test["parameters"]) or _unchanged(row), *remarks]),
@@ -301,9 +303,9 @@ def page(name: str, folder: Path, trials: int, minutes: float) -> str:
             f"{name} in {', '.join(map(value_text, values))}" for name, values in row.grid.items()
         )
         tried_text.append([row.name, axes or "–"])
-    given = f" --trials {trials}" if trials != TRIALS else ""
+    option = f" --trials {trials}" if trials != TRIALS else ""
     parts += ["## Grids", _table(tried_text), REVISED]
-    parts.append(f"```sh\npython -m mrfrec_lab.peers $DATA {name}{given}\n```")
+    parts.append(f"```sh\npython -m mrfrec_lab.peers $DATA {name}{option}\n```")
     if rows:
         parts.append(f"*{max(test['date'] for _, test, *_ in rows)}, {rows[0][1]['machine']}*")
     return "\n\n".join(parts) + "\n"

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from mrfrec import MemoryPlanError, MissingLibraryError, MrfrecError, NumericalError, Recommender
-from mrfrec.evaluation import Split, evaluate, evaluate_fitted, evaluate_lists, paired
+from mrfrec.evaluation import Split, evaluate, evaluate_fitted, paired
 from mrfrec_lab import datasets
 from mrfrec_lab.datasets.registry import DATA_SETS
+from mrfrec_lab.lists import mean_of, measure_lists
 from mrfrec_lab.models import build
 from mrfrec_lab.places import CACHE, RESULTS, machine, seconds_text, writing
 from mrfrec_lab.tables import AT_100, Row, Table, Uncentered, Unconstrained, split_of, table_of
@@ -88,11 +88,6 @@ def differences(name: str, folder: Path | None) -> list[str]:
         f"{check.what}: expected {check.texts[0]}, found {check.texts[1] or 'unknown'}" for check in wrong
     ]
     return [f"{DIFFERS}. {'; '.join(texts)}."] if texts else []
-
-
-def mean_of(values: Numbers) -> list[float]:
-    """Return the mean over users and its standard error."""
-    return [float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))]
 
 
 DIFFERS = "This is not the published data, or not its split"
@@ -197,10 +192,6 @@ def _measure_ranking(
     """Measure a ranking of autoencoders.py like those of all others, and keep its trials."""
     with np.load(ranking) as file:
         facts, ranked = json.loads(str(file["facts"])), file["ranked"].astype(np.int32)
-    user, place = np.nonzero(ranked >= 0)
-    users, items = (np.array(list(ids)) for ids in (split.test.users, split.training.items))
-    frame = pl.DataFrame({"user": users[user], "item": items[ranked[user, place]], "rank": place + 1})
-    lists = evaluate_lists(frame, split, wanted, name=title)
     trials = json.loads(ranking.with_suffix(".json").read_text())
     tuned = {name for name in facts["recipe"] if len({t["recipe"][name] for t in trials}) > 1} - {"epochs"}
     best = max((t for t in trials if not t["ended"]), key=lambda t: float(t["ndcg@100"]))
@@ -222,7 +213,7 @@ def _measure_ranking(
         "seconds": facts["seconds"],
         "machine": f"{facts['device']}, PyTorch {facts['torch']}",
     }
-    return made, {name: lists.per_user(name) for name in wanted}
+    return made, measure_lists(ranked, split, wanted, title)
 
 
 _ROUNDED = 2e-4

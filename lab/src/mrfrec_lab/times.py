@@ -20,9 +20,8 @@ import polars as pl
 
 from mrfrec import MRF, Interactions, read_interactions
 from mrfrec.evaluation import Split, at_time, evaluate, last, paired
-from mrfrec.evaluation.metrics import Numbers, mean_of
-from mrfrec.evaluation.splits import part_of
 from mrfrec.models import Popularity
+from mrfrec_lab.lists import Numbers, mean_of, some_pairs
 from mrfrec_lab.places import CACHE
 
 ROWS = CACHE / "time.jsonl"
@@ -59,7 +58,7 @@ def cut_at(data: Interactions, share: float) -> Split:
     assert data.times is not None
     count = round((share + 0.1) * len(data))
     later = np.append(np.sort(data.times), np.iinfo(np.int64).max)[count]
-    return at_time(part_of(data, data.times < later), 0.1 / (share + 0.1))
+    return at_time(some_pairs(data, data.times < later), 0.1 / (share + 0.1))
 
 
 def keep(name: str, model: str, values: Numbers, split: Split, seconds: float, about: str) -> None:

@@ -23,10 +23,10 @@ import scipy.sparse as sp
 from mrfrec import MRF
 from mrfrec.evaluation import Split, evaluate, tune
 from mrfrec_lab import peers
+from mrfrec_lab.lists import measure_lists
 from mrfrec_lab.peer_trials import (
     best_of,
     cached_trial,
-    measure_lists,
     measure_row,
     parameters_text,
     write_split,
@@ -107,8 +107,7 @@ def measure(split: Split, name: str, folder: Path) -> None:
     """Append the row of lists that `sasrec.py` has written."""
     file = np.load(folder / f"{name}.npz")
     about = json.loads(str(file["about"]))
-    X, targets = (sp.csr_matrix(x) for x in (split.training.matrix, split.test.targets))
-    values = measure_lists(file["lists"], X, targets, [metric_of(name)])[metric_of(name)]
+    values = measure_lists(file["lists"], split, [metric_of(name)])[metric_of(name)]
     chosen = ", ".join(f"{key}={about[key]}" for key in ("size", "dropout", "epochs"))
     keep(name, "SASRec", values, split, about["seconds"], f"{chosen}, {about['device']}")
 

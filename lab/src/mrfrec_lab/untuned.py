@@ -18,9 +18,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from mrfrec import Interactions
-from mrfrec.data.ids import Ids
-from mrfrec.evaluation import Questions, Split, evaluate, metrics, tune
+from mrfrec.evaluation import Questions, Split, evaluate, tune
 from mrfrec_lab.autoencoders import rows
+from mrfrec_lab.lists import mean_of
 from mrfrec_lab.models import build
 
 UNTUNED = "MRF()"
@@ -56,7 +56,8 @@ def split_of(path: Path) -> Split:
     def questions(name: str) -> Questions:
         shown, targets = matrix(f"{name}_shown"), matrix(f"{name}_targets")
         asked = np.flatnonzero(np.diff(targets.indptr))
-        users = Ids.of(map(str, asked.tolist()), "user")  # not those of the training users
+        # The ids are strings, since they are not those of the training users.
+        users = Interactions(targets[asked], [str(user) for user in asked.tolist()]).users
         return Questions(users, shown[asked], targets[asked], shown.shape[0] - len(asked))
 
     training = Interactions(matrix("train"))
@@ -116,8 +117,8 @@ def page(target: Path, sources: list[Path]) -> None:
         base = next(x for x in found if x["data"] == row["data"] and x["model"] == UNTUNED)
         cells = []
         for metric, values in row["values"].items():
-            cells.append(str(metrics.mean_of(np.array(values))))
-            difference = metrics.mean_of(np.array(base["values"][metric]) - np.array(values))
+            cells.append(str(mean_of(np.array(values))))
+            difference = mean_of(np.array(base["values"][metric]) - np.array(values))
             cells.append("–" if row is base else f"{difference.mean:+.4f} ± {difference.error:.4f}")
         chosen = row["parameters"].items()
         parameters = ", ".join(f"{n}={x:.3g}" if type(x) is float else f"{n}={x}" for n, x in chosen)

@@ -1,5 +1,7 @@
 """SLIM and fsSLIM against exact regressions and scikit-learn."""
 
+import tracemalloc
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 from scipy.optimize import nnls
 
-from mrfrec import MemoryPlanError, MrfrecWarning, NumericalError
+from mrfrec import Interactions, MemoryPlanError, MrfrecWarning, NumericalError
 from mrfrec.models import ItemKNN
 from mrfrec_lab.models import SLIM, FsSLIM
 
@@ -112,6 +114,21 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
     FsSLIM(neighbors=10, memory_limit="5MB", threads=1).fit(X)
     with pytest.raises(MemoryPlanError, match=r"\(gram\).*Use fewer users or items"):
         FsSLIM(neighbors=10, memory_limit="500KB").fit(X)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_plan_is_what_a_fit_takes_where_nearly_all_pairs_are_used_together(dtype: Any) -> None:
+    data = Interactions(sp.csr_array((np.random.default_rng(1).random((100, 800)) < 0.5).astype(np.float32)))
+    plans = []
+    for kind, more in ((SLIM, {}), (FsSLIM, {"neighbors": 10})):
+        make: Any = partial(kind, l1=100.0, dtype=dtype, threads=1, **more)
+        plans.append(max(make().fit(data).memory_plan_.values()))
+        tracemalloc.start()
+        make().fit(data)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak <= plans[-1] <= 1.2 * peak
+    assert plans[1] < 0.8 * plans[0]
 
 
 def test_weights_that_do_not_fit_are_refused_as_soon_as_that_shows() -> None:

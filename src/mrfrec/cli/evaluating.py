@@ -85,15 +85,16 @@ def evaluate(
     lists = _named_lists(recommendations, drop_seen, [spec.name])
     with prepared_split(data, options, written=[per_user], read=lists.values()) as (split, wanted, progress):
         of_lists = _evaluate_lists(lists, split, wanted, drop_seen)  # they fail sooner than a fit
-        settings: dict[str, Any] = {"name": spec.name, "ties": options.ties, "progress": progress}
+        settings: dict[str, Any] = {"name": spec.name, "progress": progress}
         if options.rules:
-            results = [
-                *protocol.evaluate_rules(recommender, split, options.rules, wanted, **settings).evaluations
-            ]
+            if options.ties != "popularity":
+                raise ParameterError("--ties", '"popularity" with rules', options.ties)
+            found = protocol.evaluate_rules(recommender, split, options.rules, wanted, **settings)
+            results = [*found.evaluations]
         elif cold_items is None:
-            results = [protocol.evaluate(recommender, split, wanted, **settings)]
+            results = [protocol.evaluate(recommender, split, wanted, ties=options.ties, **settings)]
         else:
-            settings["seed"] = data.seed
+            settings |= {"ties": options.ties, "seed": data.seed}
             results = [*protocol.evaluate_new_items(recommender, split, cold_items, wanted, **settings)]
         results += of_lists
         if of_lists or options.rules:

@@ -124,11 +124,3 @@ def parse_space(texts: Iterable[str]) -> dict[str, Any]:
         values = [parse_value(part.strip()) for part in typed.split(":" if is_range else ",")]
         space[name] = None if typed == "no" else tuple(values) if is_range else list(dict.fromkeys(values))
     return space
-
-
-def numbers(option: str, text: str | None) -> list[float]:
-    """Parse numbers separated by commas, such as 0.5,0.75; none if the option was left out."""
-    try:
-        return [] if text is None else [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ParameterError(option, "numbers, separated by commas", text) from None

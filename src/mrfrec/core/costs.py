@@ -27,7 +27,6 @@ _PAIR_TO_DEVICE = 2.0e-8  # seconds to send a pair there
 _BESIDE_DEVICE = 0.5  # what a processor with several cores takes beside it
 SOLVING = ("solve", "rows", "factorise", "invert factor", "multiply factor", "weights")
 """The stages of a fit that another ridge changes."""
-_UNKNOWN_NEIGHBORS = 100  # of an item, before a threshold has shown how many there are
 
 
 def of_fit(plan: Plan, settings: Settings, sizes: Sizes, additions: float, device: bool) -> dict[str, float]:
@@ -58,8 +57,8 @@ def of_fit(plan: Plan, settings: Settings, sizes: Sizes, additions: float, devic
             "weights": here * 2.2e-9 * m * m + (5 * cube if ordered else 0.0),
             "finish": beside * 3e-10 * m * m,
         }
-    k = _UNKNOWN_NEIGHBORS if plan.sparsity is None else plan.sparsity * m
-    k = min(k, settings.max_neighbors, m)
+    assert plan.sparsity is not None
+    k = min(plan.sparsity * m, settings.max_neighbors, m)
     mean = max(k, min(settings.max_neighbors, m) / 3)  # neighbours of a neighbour: 266 to 755 were seen
     heads = 1 / (1 + settings.r * k / 6)  # share of the items that head a block
     stored = heads * m * k * mean

@@ -122,7 +122,7 @@ def fit(
     if settings.order:
         assert places is not None
         facts = facts.with_order(X.indptr.astype(np.int64, copy=False), places, settings.order, engine)
-    ridge = facts.ridge(l2, settings.l2_flat, settings.dropout)
+    ridge = facts.ridge(l2, settings.dropout)
     statistics.check_range(facts.S_diagonal, ridge)
     solve = _fit_dense if plan.kind == "dense" else _fit_sparse
     fitted = stages.made("solved", lambda: solve(stages, facts, ridge, plan, sizes))
@@ -197,7 +197,6 @@ def _fit_sparse(stages: "_Stages", facts: Statistics, ridge: Floats, plan: Plan,
         "pattern",
         lambda: pattern.find_pattern(
             facts,
-            threshold=plan.threshold,
             sparsity=plan.sparsity,
             max_neighbors=settings.max_neighbors,
             workers=engine,
@@ -298,7 +297,7 @@ class _Stages:
         self.device: Any = None  # that takes over the closed form
         rows = (settings.user_weight, settings.feature_weight, settings.half_life)
         scaling = (settings.alpha, *rows, settings.center)
-        entries = (*scaling, settings.threshold, settings.sparsity, settings.max_neighbors)
+        entries = (*scaling, settings.sparsity, settings.max_neighbors)
         self.keys: dict[str, Hashable] = {
             "places": None,
             "faded": settings.half_life,

@@ -82,7 +82,7 @@ def new_columns(
         statistics,
         Pattern(ptr, nearest.indices.astype(np.int32), 0.0),
         Schedule(heads, np.arange(count + 1, dtype=np.int64), heads),
-        statistics.ridge(ridge, settings.l2_flat, settings.dropout),
+        statistics.ridge(ridge, settings.dropout),
         dtype=settings.dtype,
         engine=engine,
         held=sizes.held,

@@ -35,7 +35,6 @@ _PER_INTERACTION = 9  # bytes, while the lengths of the histories are looked up
 _MOST_PAIRS = 40_000_000  # 1 GB; the cap drops most of more pairs, and columns hold only what it leaves
 _FEW_ENTRIES = 2_000_000  # collected at once even if far fewer are wanted
 _SAMPLE = 1024  # rows that are looked at first to choose a threshold
-_SMALL_SAMPLE = 256  # to foresee only the memory a given threshold takes
 _MARGIN = 1.25  # entries collected beyond those wanted, since the sample is only a sample
 _TASKS = 512  # of about equal cost in a pass, so that all threads finish at about the same time
 _STEPS = 10_000  # of progress in a pass
@@ -83,22 +82,17 @@ def square_csc(data: Array, rows: npt.NDArray[np.int32], ptr: npt.NDArray[np.int
 def find_pattern(
     statistics: Statistics,
     *,
-    threshold: float | None,
     sparsity: float | None,
     max_neighbors: int,
     workers: Engine,
     held: int,
 ) -> Pattern:
-    """Find A, by a threshold or by the share of entries to keep.
+    """Find A, by the share of entries to keep.
 
     `held` bytes are in use already, the scratch space of every thread included. There are at most five passes
     over the data, and one if the sample is right and the cap drops none of the tied entries.
     """
     search = _PatternSearch(statistics, min(max_neighbors, statistics.m) - 1, workers, held)
-    if threshold is not None:
-        expected = search.sample(_SMALL_SAMPLE).above(threshold)
-        columns, _ = search.collect(np.float32(threshold), expected)
-        return search.pattern(columns, threshold)
     assert sparsity is not None
     return search.by_share(max(round(sparsity * statistics.m * statistics.m) - statistics.m, 0))
 

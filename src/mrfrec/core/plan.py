@@ -54,9 +54,7 @@ class Settings:
     half_life: float = 0.0  # microseconds after which an event counts half; 0: events do not fade
     order: float = 0.0  # of ordered pairs, beside those of S
     center: bool = True  # subtract the mean of each item
-    l2_flat: float = 0.0  # a ridge that is the same for all items before they are rescaled
     dropout: float = 0.0  # for p, a ridge of p/(1 − p) times the diagonal of S
-    threshold: float | None = None  # in place of sparsity: keep the entries with |S| above it
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,7 +65,6 @@ class Plan(Tabular):
     reason: str
     l2: float | Literal["auto"]  # "auto" until the data has been looked at
     sparsity: float | None
-    threshold: float | None
     rank: int = 0  # of the part beside the weights
     needed: int = 0  # bytes that the fit adds to those in use, at most; 0 in a model that was loaded
     least: int = 0  # bytes that the limit must allow; with more, up to `needed`, the fit is faster
@@ -93,11 +90,7 @@ class Plan(Tabular):
         return max(more, 1 / more) > 1.5
 
     def __str__(self) -> str:
-        kept = ""
-        if self.sparsity is not None:
-            kept = f", sparsity={self.sparsity:.3g}"
-        elif self.threshold is not None:
-            kept = f", threshold={self.threshold:.3g}"
+        kept = "" if self.sparsity is None else f", sparsity={self.sparsity:.3g}"
         if self.rank:
             kept += f", rank={self.rank}"
         memory = f"; memory: {self.memory}" if self.limit else ""
@@ -116,7 +109,7 @@ class Plan(Tabular):
 @report_of.register
 def of_plan(plan: Plan) -> Report:
     """Report a plan."""
-    decided = {name: getattr(plan, name) for name in ("l2", "sparsity", "threshold", "rank")}
+    decided = {name: getattr(plan, name) for name in ("l2", "sparsity", "rank")}
     rows = [(name, x if isinstance(x, str) else f"{x:.3g}") for name, x in decided.items() if x is not None]
     rows += [("memory", plan.memory)] if plan.limit else []
     rows += [("device", plan.device)] if plan.device else []
@@ -278,7 +271,7 @@ def decide(settings: Settings, sizes: Sizes, memory: Budget, *, with_low_rank: b
             f"at least 1/items, {round_up(1 / m):g} for this data, since the diagonal is always kept",
             settings.sparsity,
         )
-    if settings.sparsity is None and settings.threshold is None:
+    if settings.sparsity is None:
         kind: Literal["dense", "sparse"] = "dense"
         advice = (
             f"Use a sparse model: sparsity={_round_down(min(largest, 0.1))} would fit."
@@ -291,10 +284,8 @@ def decide(settings: Settings, sizes: Sizes, memory: Budget, *, with_low_rank: b
         memory.require("dense", needed, advice)
     else:
         kind = "sparse"
-        most = min((settings.sparsity or 1.0) * m, settings.max_neighbors) * m
-        # A threshold says nothing of how many entries it keeps: what it needs shows when they are found.
-        entries = m if settings.sparsity is None else most
-        least = sizes.sparse(entries, settings.max_neighbors, settings.r)
+        most = min(settings.sparsity * m, settings.max_neighbors) * m
+        least = sizes.sparse(most, settings.max_neighbors, settings.r)
         memory.check(
             "sparse",
             least,
@@ -308,7 +299,6 @@ def decide(settings: Settings, sizes: Sizes, memory: Budget, *, with_low_rank: b
         reason,
         settings.l2,
         settings.sparsity,
-        settings.threshold,
         rank,
         needed=max(needed, low_rank),
         least=max(least, low_rank),
@@ -321,8 +311,6 @@ def _choose(settings: Settings, sizes: Sizes, largest: float, with_low_rank: boo
     """Settle `sparsity="auto"`, and say why."""
     m = sizes.items
     neighbors = _NEIGHBORS
-    if settings.threshold is not None:
-        return replace(settings, sparsity=None), "as the threshold asks"
     if settings.sparsity != "auto":
         return settings, "as sparsity asks"
     dense = replace(settings, sparsity=None)

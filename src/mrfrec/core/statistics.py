@@ -57,9 +57,9 @@ class Statistics:
         """Return zeros for one row of XᵀX and of the ordered pairs."""
         return np.zeros((self.m, of_order.PLANES))
 
-    def ridge(self, l2: float, l2_flat: float, dropout: float) -> Floats:
-        """Return what the diagonal of S gets: `l2 + l2_flat ⊘ s² + p/(1 − p)·diag(S)`."""
-        return np.asarray(l2 + l2_flat * self.scaling.a**2 + dropout / (1 - dropout) * self.S_diagonal)
+    def ridge(self, l2: float, dropout: float) -> Floats:
+        """Return what the diagonal of S gets: `l2 + p/(1 − p)·diag(S)`."""
+        return np.asarray(l2 + dropout / (1 - dropout) * self.S_diagonal)
 
     def with_order(
         self, user_ptr: npt.NDArray[np.int64], places: npt.NDArray[np.uint16], order: float, engine: Engine

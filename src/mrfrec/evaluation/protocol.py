@@ -411,7 +411,6 @@ def evaluate_rules(
     metrics: Iterable[str] | str = DEFAULTS,
     *,
     name: str | None = None,
-    ties: Ties = "popularity",
     progress: "Progress | bool | None" = None,
 ) -> "Comparison":
     """Fit a model once, and evaluate it without rules and with them: what do they cost, what do they bring?
@@ -421,7 +420,7 @@ def evaluate_rules(
     """
     if not isinstance(model, Recommender):
         raise ParameterError("model", "a model such as MRF()", model)
-    if _question(rules, 1, ties) is None:
+    if _question(rules, 1, "popularity") is None:
         raise ParameterError("rules", f"given, some of {', '.join(RULES)}", rules)
     fitted = unfitted(model)
     name = call_of(model) if name is None else name

@@ -11,11 +11,10 @@ import numpy as np
 from mrfrec import Interactions, read_interactions
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.evaluation import Split, strong_generalisation
-from mrfrec.io.atomic import check_writable, expanded, writing
 from mrfrec_lab.datasets.files import advice, download
 from mrfrec_lab.datasets.originals import read_original, vae_cf_tables, write_pairs, write_vae_cf_table
 from mrfrec_lab.datasets.registry import DATA_SETS, find
-from mrfrec_lab.places import Progress
+from mrfrec_lab.places import Progress, writing
 
 Folder = str | PathLike[str] | None
 
@@ -79,8 +78,7 @@ def prepare(
     if source is None and path.is_file():
         return path
     _make_folder(path.parent, "folder")
-    check_writable(path)
-    original = download(data_set, path.parent) if source is None else expanded(source)
+    original = download(data_set, path.parent) if source is None else Path(source).expanduser()
     read = read_original(data_set, original, progress)
     write_pairs(read.filtered(min_users=data_set.min_users, min_items=data_set.min_items), path, titles)
     return path
@@ -130,7 +128,7 @@ def verify(name: str, folder: Folder = None) -> list[Check]:
 def write_vae_cf(name: str, target: str | PathLike[str], folder: Folder = None) -> list[Path]:
     """Write the split of a prepared data set in the file layout of Liang et al.'s vae_cf."""
     data = load(name, folder)
-    place = expanded(target)
+    place = Path(target).expanduser()
     written = []
     for file, table in vae_cf_tables(data, find(name).heldout):
         _make_folder(place, "target")  # not if there is no split
@@ -142,7 +140,7 @@ def write_vae_cf(name: str, target: str | PathLike[str], folder: Folder = None) 
 
 def _paths(name: str, folder: Folder) -> tuple[Path, Path]:
     """Return the paths of the events of a data set and of their titles."""
-    place = Path.home() / ".cache" / "mrfrec" / "datasets" if folder is None else expanded(folder)
+    place = Path.home() / ".cache" / "mrfrec" / "datasets" if folder is None else Path(folder).expanduser()
     return place / f"{name}.parquet", place / f"{name}.items.parquet"
 
 

@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from mrfrec import Interactions, read_interactions
-from mrfrec.data.ids import Ids, Texts, positions_in
 from mrfrec.errors import DataError
-from mrfrec.evaluation.splits import owners, strong_parts
-from mrfrec.io.batches import reading
+from mrfrec.evaluation import Questions, strong_generalisation
 from mrfrec_lab.datasets.files import original_files
 from mrfrec_lab.datasets.registry import DataSet
 from mrfrec_lab.places import Progress, writing
 
+_SEED = 98765  # of the published splits, and so of those of mrfrec
 _RATING = ("user", "item", "value", "time")
 _FORMS: dict[str, dict[str, Any]] = {  # of the ratings, as parameters of `read_interactions`
     "csv": {"user": "userId", "item": "movieId", "value": "rating", "time": "timestamp", "separator": ","},
@@ -47,8 +47,8 @@ def read_original(data_set: DataSet, source: Path, progress: Progress | None = N
             return read_interactions(pl.concat(kept), time=True, **options)
         if len(paths) > 1:
             raise DataError(f"both {paths[0]} and {paths[1]} hold ratings: pass one of them.")
-        with reading(str(paths[0])):
-            lines = int(pl.scan_lines(paths[0], glob=False).select(pl.len()).collect().item())
+        with paths[0].open("rb") as file:
+            lines = sum(1 for _ in file)
         _check_rows(data_set, source, lines - (data_set.form == "csv"))
         data = read_interactions(paths[0], input_format="csv", **_FORMS[data_set.form], **options)
     if data_set.form != "triplets" and (data.users.is_text or data.items.is_text):
@@ -108,24 +108,20 @@ def _read_titles(data_set: DataSet, path: Path) -> Path | pl.DataFrame:
 
 def write_pairs(data: Interactions, path: Path, titles: Path) -> None:
     """Write user, item and, if known, time (seconds since 1970) of each pair; titles to their own file."""
-    items = _series(data.items)
+    pair = data.matrix.tocoo()
+    users, items = pl.Series(list(data.users)), pl.Series(list(data.items))
     tables: dict[Path, dict[str, pl.Series]] = {}
     if data.titles is None:
         titles.unlink(missing_ok=True)
     else:
         tables[titles] = {"item": items, "title": pl.Series(list(data.titles))}
     # Written last: its presence means that everything is there.
-    user, item = owners(data.matrix), data.matrix.indices
-    tables[path] = {"user": _series(data.users).gather(user), "item": items.gather(item)}
+    tables[path] = {"user": users.gather(pair.row), "item": items.gather(pair.col)}
     if data.times is not None:
         tables[path]["time"] = pl.Series(data.times // 1_000_000)
     for target, columns in tables.items():
         with writing(target) as unfinished, unfinished.open("r+b") as file:
             pl.DataFrame(columns).write_parquet(file)
-
-
-def _series(ids: Ids) -> pl.Series:
-    return pl.Series(list(ids.values) if isinstance(ids.values, Texts) else ids.values)
 
 
 def vae_cf_tables(data: Interactions, heldout: int) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -137,17 +133,40 @@ def vae_cf_tables(data: Interactions, heldout: int) -> Iterator[tuple[str, pl.Da
 
     https://github.com/dawenl/vae_cf
     """
-    parts = strong_parts(data, heldout)
-    user, item = owners(data.matrix), data.matrix.indices
-    found, first = np.unique(item[parts.training], return_index=True)
+    split = strong_generalisation(data, heldout, min_items=0)
+    pair = data.matrix.tocoo()
+    # The split draws its users by the same numbers, the last of them for the test.
+    uid = np.argsort(np.random.RandomState(_SEED).permutation(data.n_users))[pair.row]
+    first_held_out, first_tested = data.n_users - 2 * heldout, data.n_users - heldout
+    trained = uid < first_held_out
+    found, first = np.unique(pair.col[trained], return_index=True)
     items = found[np.argsort(first)]
-    uid, sid = positions_in(parts.users, data.n_users), positions_in(items, data.n_items)
-    yield "unique_sid.txt", pl.DataFrame({"sid": _series(data.items).gather(items)})
-    files = {"train.csv": parts.training}
-    for name, (shown, targets) in (("validation", parts.validation), ("test", parts.test)):
-        files |= {f"{name}_tr.csv": shown, f"{name}_te.csv": targets}
+    sid = np.full(data.n_items, -1)
+    sid[items] = np.arange(len(items))
+    sid = sid[pair.col]
+    yield "unique_sid.txt", pl.DataFrame({"sid": pl.Series(list(data.items)).gather(items)})
+    files = {"train.csv": trained}
+    of_test = uid >= first_tested
+    for name, asked, part in (
+        ("validation", split.validation, ~trained & ~of_test), ("test", split.test, of_test)
+    ):  # fmt: skip
+        hidden = _targets(data, asked)
+        files |= {f"{name}_tr.csv": part & (sid >= 0) & ~hidden, f"{name}_te.csv": hidden}
     for file, chosen in files.items():
-        yield file, pl.DataFrame({"uid": uid[user[chosen]], "sid": sid[item[chosen]]})
+        yield file, pl.DataFrame({"uid": uid[chosen], "sid": sid[chosen]})
+
+
+def _targets(data: Interactions, asked: Questions | None) -> npt.NDArray[np.bool_]:
+    """Return for each pair of the data whether it is to be guessed."""
+    assert asked is not None
+    assert asked.items is not None
+    users, items = data.users.find(list(asked.users), "user"), data.items.find(list(asked.items), "item")
+    target = asked.targets.tocoo()
+    pair = data.matrix.tocoo()
+    return np.isin(
+        pair.row.astype(np.int64) * data.n_items + pair.col,
+        users[target.row].astype(np.int64) * data.n_items + items[target.col],
+    )
 
 
 def write_vae_cf_table(file: str, table: pl.DataFrame, target: IO[bytes]) -> None:

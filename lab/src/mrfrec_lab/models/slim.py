@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 from warnings import warn
 
@@ -17,12 +17,14 @@ from mrfrec.models import ItemKNN, Linear
 from mrfrec_lab.models import checks, descent
 
 _PER_WEIGHT = 44  # bytes for each weight of B: in the results of the columns, then joined, then by row
+_PER_COLUMN = 800  # bytes for the objects of each column
 _TOO_LARGE = 1e12  # products of values that single precision cannot sum
 
 Column = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], bool]
 """The items of a column of B, their weights, and whether its regression converged."""
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class SLIM(Linear):
     """Ning & Karypis, *SLIM: Sparse Linear Methods for Top-N Recommender Systems*, ICDM 2011.
 
@@ -56,27 +58,26 @@ class SLIM(Linear):
     search_space: ClassVar[Mapping[str, Any]] = {"l1": (0.1, 5, "log"), "l2": (1, 1000, "log")}
     _fewer_weights: ClassVar[str] = "Use a larger l1, or FsSLIM."
 
-    def __init__(
-        self,
-        *,
-        l1: float = 1.0,
-        l2: float = 100.0,
-        tolerance: float = 1e-3,
-        passes: int = 1000,
-        dtype: Literal["float32", "float64"] = "float32",
-        threads: int | None = None,
-        memory_limit: int | str | None = None,
-    ) -> None:
-        self.l1 = checks.nonnegative("l1", l1)
-        self.l2 = checks.nonnegative("l2", l2)
-        self.tolerance = checks.number("tolerance", tolerance, "above 0 and below 1", lambda x: 0 < x < 1)
-        self.passes = checks.whole("passes", passes)
-        self.dtype = checks.precision(dtype)
-        self.set_limits(threads, memory_limit)
+    l1: float = 1.0
+    l2: float = 100.0
+    tolerance: float = 1e-3
+    passes: int = 1000
+    dtype: Literal["float32", "float64"] = "float32"
+    threads: int | None = None
+    memory_limit: int | str | None = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        self.l1 = checks.nonnegative("l1", self.l1)
+        self.l2 = checks.nonnegative("l2", self.l2)
+        rule = "above 0 and below 1"
+        self.tolerance = checks.number("tolerance", self.tolerance, rule, lambda x: 0 < x < 1)
+        self.passes = checks.whole("passes", self.passes)
+        self.dtype = checks.precision(self.dtype)
+        self.set_limits(self.threads, self.memory_limit)
 
     def _fit(self, data: Interactions, context: FitContext) -> LinearWeights:
         start = time.perf_counter()
-        budget = memory_budget(self.memory_limit)
+        budget = memory_budget(self.memory_limit)  # type: ignore[arg-type]  # a number by now
         G = self._gram(data, context, budget.require)
         columns = self._columns(data, G)
         m = data.n_items
@@ -88,7 +89,7 @@ class SLIM(Linear):
                 found.append(column)
                 weights += len(column[0])
                 if done % 64 == 0:
-                    needed = budget.stages["gram"] + _PER_WEIGHT * weights
+                    needed = budget.stages["gram"] + _PER_WEIGHT * weights + _PER_COLUMN * m
                     budget.require("regress", needed, self._fewer_weights)
         ptr = np.concatenate([[0], np.cumsum([len(items) for items, _, _ in found])])
         items, values = (np.concatenate([column[place] for column in found]) for place in (0, 1))
@@ -106,13 +107,10 @@ class SLIM(Linear):
 
     def _gram(self, data: Interactions, context: FitContext, require: Callable[..., None]) -> Any:
         """Return G = XᵀX, dense."""
-        m = data.n_items
-        pairs = _pairs(data)
+        dense = np.dtype(self.dtype).itemsize * data.n_items**2
         advice = "Use FsSLIM, which looks at a few neighbors of each item."
-        require(
-            "gram", context.copied + np.dtype(self.dtype).itemsize * m * m + 12 * min(pairs, m * m), advice
-        )
-        return np.ascontiguousarray(_product(data, self.dtype).toarray())
+        require("gram", context.copied + _bytes_of_product(data, self.dtype) + dense, advice)
+        return _product(data, self.dtype).toarray()
 
     def _columns(self, data: Interactions, G: Any) -> Callable[[int], Column]:
         """Return a function that regresses one item."""
@@ -125,6 +123,7 @@ class SLIM(Linear):
         return self.l1, self.l2, self.tolerance, self.passes
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class FsSLIM(SLIM):
     """SLIM with feature selection: each item is regressed only on its `neighbors` nearest items.
 
@@ -146,28 +145,18 @@ class FsSLIM(SLIM):
     }
     _fewer_weights: ClassVar[str] = "Use a larger l1, or fewer neighbors."
 
-    def __init__(
-        self,
-        *,
-        neighbors: int = 200,
-        l1: float = 1.0,
-        l2: float = 100.0,
-        tolerance: float = 1e-3,
-        passes: int = 1000,
-        dtype: Literal["float32", "float64"] = "float32",
-        threads: int | None = None,
-        memory_limit: int | str | None = None,
-    ) -> None:
-        super().__init__(
-            l1=l1, l2=l2, tolerance=tolerance, passes=passes, dtype=dtype, threads=threads,
-            memory_limit=memory_limit,
-        )  # fmt: skip
-        self.neighbors = checks.whole("neighbors", neighbors)
+    neighbors: int = 200
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.neighbors = checks.whole("neighbors", self.neighbors)
 
     def _gram(self, data: Interactions, context: FitContext, require: Callable[..., None]) -> Any:
         """Return G = XᵀX, sparse."""
-        entries = min(_pairs(data), data.n_items**2)
-        require("gram", context.copied + 16 * entries, "Use fewer users or items, or more memory.")
+        # The nearest items and their cosines, by row and by column.
+        near = 16 * data.n_items * min(self.neighbors, data.n_items)
+        advice = "Use fewer users or items, or more memory."
+        require("gram", context.copied + _bytes_of_product(data, self.dtype) + near, advice)
         return _product(data, self.dtype)
 
     def _columns(self, data: Interactions, G: Any) -> Callable[[int], Column]:
@@ -183,15 +172,21 @@ class FsSLIM(SLIM):
         return column
 
 
-def _pairs(data: Interactions) -> int:
-    """Return how many products XᵀX sums up."""
-    return int((np.diff(data.matrix.indptr).astype(np.int64) ** 2).sum())
+def _bytes_of_product(data: Interactions, dtype: str) -> int:
+    """Return the most bytes that XᵀX takes as a sparse matrix while it is made, with two copies of X."""
+    X, m = data.matrix, data.n_items
+    # Row i has at most as many entries as the users of item i have items.
+    lengths = np.diff(X.indptr)
+    most = np.bincount(X.indices, np.repeat(lengths, lengths), m)
+    return int((4 + np.dtype(dtype).itemsize) * (np.minimum(most, m).sum() + 2 * X.nnz))
 
 
 def _product(data: Interactions, dtype: str) -> Any:
-    X = data.matrix.astype(dtype)
-    G = (X.T @ X).tocsr()
-    if not np.isfinite(G.data).all() or (len(G.data) and abs(G.data).max() > _TOO_LARGE**2):
+    """Return XᵀX by row."""
+    X = data.matrix.astype(dtype, copy=False)
+    # The product is stored by column; since it is symmetric, these are its rows.
+    G = (X.T @ X).tocsc().T
+    if G.nnz and not max(G.data.max(), -G.data.min()) <= _TOO_LARGE**2:
         raise NumericalError("the values are too large to compute with. Scale them down.")
     G.sort_indices()
     return G
