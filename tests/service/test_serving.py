@@ -290,7 +290,7 @@ def test_it_serves_though_nobody_listens_to_its_messages(shop: Path) -> None:
     command = [sys.executable, "-m", "mrfrec", "serve", str(shop), "--port", str(port)]
     process = subprocess.Popen(["sh", "-c", 'exec "$@" 2>&-', "sh", *command])
     try:
-        eventually(lambda: _answers(f"http://127.0.0.1:{port}/ready"))
+        eventually(lambda: _answers(f"http://127.0.0.1:{port}/ready"), 60)
         process.terminate()
         assert process.wait(20) == 0
     finally:
