@@ -73,10 +73,10 @@ class Fresh:
     def run(self, program: str, *arguments: object) -> str:
         return run(self.python.with_name(program), *arguments, folder=self.folder, env=ENVIRONMENT)
 
-    def fit(self, sparsity: str = "0.1") -> None:
+    def fit(self, sparsity: str = "dense") -> None:
         self.run("mrfrec", "fit", "events.csv", "-o", "shop.mrf", "--histories", "--sparsity", sparsity)
 
-    def check_answers(self, sparsity: float | None = 0.1) -> None:
+    def check_answers(self, sparsity: float | None = None) -> None:
         """Check that the model recommends what one does that is fitted here."""
         answer = self.run("mrfrec", "recommend", "shop.mrf", "--history", "1,2", "--format", "json")
         here = mrfrec.MRF(sparsity=sparsity).fit(self.folder / "events.csv").recommend(history=[1, 2])
@@ -210,14 +210,14 @@ finally:
     server.wait(30)
 """
 TUNE = "mrfrec tune events.csv --heldout 5 --model ItemKNN --vary neighbors=3,5 -o best.json"
-PLOT = "import mrfrec; mrfrec.MRF(sparsity=0.1).fit('events.csv').plot_neighbors(1).savefig('near.png')"
+PLOT = "import mrfrec; mrfrec.EASE().fit('events.csv').plot_neighbors(1).savefig('near.png')"
 # Extra: what is run with it, commands or a script in Python.
 RUN_WITH = {
     "serve": SERVE,
     "plot": PLOT,
     "tune": TUNE,
     "tune,plot": f"{TUNE} --plot tuning.png",
-    "torch": "mrfrec fit events.csv -o device.mrf --device auto --sparsity 0.1",
+    "torch": "mrfrec fit events.csv -o device.mrf --device auto --sparsity dense",
 }
 
 
@@ -282,10 +282,10 @@ def test_lowest_versions_fit_recommend_evaluate_and_serve(
     for one in wanted:
         assert installed[one.name] == Version(next(iter(one.specifier)).version), one
     if kind == KINDS[0]:  # compiling the sparse model takes half of the time of this test: once is enough
-        fresh.fit()
-        fresh.check_answers()
-    fresh.fit("dense")
-    fresh.check_answers(None)
+        fresh.fit("0.1")
+        fresh.check_answers(0.1)
+    fresh.fit()
+    fresh.check_answers()
     if kind != KINDS[0]:  # the rest has no more to do with the version of Python
         return
     fresh.run("mrfrec", "recommend", "shop.mrf", "--all", "-k", "2", "-o", postgres, "--table", "recs")

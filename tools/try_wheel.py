@@ -22,7 +22,6 @@ def main(wheel: Path) -> None:
         steps: dict[str, list[str | Path]] = {
             "installing the wheel": [uv, "pip", "install", "--quiet", "--python", python, wheel.resolve()],
             "README's lines, which compile first": [python, "-c", lines],
-            "README's lines again": [python, "-c", lines],
         }
         subprocess.run([uv, "venv", "--quiet", python.parents[1], "--python", sys.executable], check=True)
         for name, command in steps.items():

@@ -30,7 +30,9 @@ def services(shop: Path, tmp_path: Path) -> Iterator[list[Command]]:
     for folder in folders:
         folder.mkdir()
     with ExitStack() as stack:
-        yield [stack.enter_context(each) for each in [Command(folder, shop) for folder in folders]]
+        # The unit that is shipped drains, too: nginx learns from the answers that connections end.
+        commands = [Command(folder, shop, "--drain", 2) for folder in folders]
+        yield [stack.enter_context(each) for each in commands]
 
 
 def ports(services: list[Command]) -> list[int]:
