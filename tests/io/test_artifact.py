@@ -162,7 +162,6 @@ def test_histories_are_in_the_file_only_where_asked_for(
         lambda: model.recommend(k=2),
         lambda: model.save(path.parent / "other.mrf", include_histories=True),
         lambda: model.update(data(text=True, real=False, titles=True)),
-        lambda: model.forget(["ü13"]),
     ):
         with pytest.raises(DataError, match="saved without"):
             ask()

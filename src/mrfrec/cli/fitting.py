@@ -27,9 +27,10 @@ from mrfrec.cli.show import check_output, note_skipped, progress_bar
 from mrfrec.errors import DataError
 from mrfrec.io.artifact import open_file
 from mrfrec.io.atomic import expanded
+from mrfrec.io.erasures import read_erasures
 from mrfrec.io.item_table import read_item_table
 from mrfrec.io.locks import WAIT, locked
-from mrfrec.io.tables import read_interactions
+from mrfrec.io.tables import read_more_interactions
 from mrfrec.models.mrf.model import MRF
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import load
@@ -92,7 +93,8 @@ def fit(
         if name is not None:
             interactions = datasets.load(name).filtered(**reading)
         else:
-            interactions = read_interactions(data, progress=progress, **reading)
+            erased = read_erasures(output)
+            interactions = read_more_interactions(data, {}, erased, progress=progress, **reading)
         note(str(interactions.size))
         note_skipped(interactions.skipped)
         start = time.perf_counter()
@@ -120,7 +122,9 @@ def update(
     batch: Annotated[
         str | None, "NAME", "Name of the batch, such as 2026-11-16.  [default: a hash of DATA]"
     ] = None,
-    again: Annotated[bool, "Add the batch even if one of that name was added before."] = False,
+    again: Annotated[
+        bool, "Add the batch even if one of that name was added before, or pairs of it whose values add up."
+    ] = False,
     measure_again: Annotated[bool, "Measure the parameters anew that are auto."] = False,
     wait: Wait = WAIT,
 ) -> None:
@@ -201,7 +205,11 @@ def _update_items(
 
 def forget(
     model: Growing,
-    users: Annotated[Path, "User ids, one per line (.txt) or a column of a table."],
+    users: Annotated[
+        Path | None,
+        "User ids, one per line (.txt) or a column of a table.  [default: those who were forgotten before]",
+    ] = None,
+    *,
     reading: UserColumn,
     machine: Machine,
     output: Updated = None,
@@ -214,24 +222,33 @@ def forget(
     removed. Other copies of the model and the tables it was fitted to are not touched. The model file is
     locked meanwhile, as by mrfrec update.
 
+    A salted hash of each id and the day are kept, in the file and in MODEL.erased beside it: mrfrec update,
+    fit and nightly leave out rows of these people up to that day. Without --users, an older MODEL that was
+    restored is fitted again without them. A MODEL without histories stays as it is until the next fit.
+
     \b
     Examples:
       mrfrec forget shop.mrf --users erased.txt
       mrfrec forget shop.mrf --users erased.csv -o new.mrf
+      mrfrec forget shop.mrf
     """
     check_output(output or model, users)
     with _rewriting(model, output, "forget", machine, wait) as opened:
+        before = opened.fitted_
+        erased = [] if users is None else find_users(
+            opened, None, users, reading.get("user"), or_texts=True
+        )  # fmt: skip
         known = opened.users_
-        assert known is not None
-        erased = find_users(opened, None, users, reading.get("user"))
-        if (known.find(erased, "user") < 0).all():
+        are_new = before.erasures.ends(erased) is None  # nobody of them was forgotten before
+        if users is not None and known is not None and are_new and (known.find(erased, "user") < 0).all():
             raise DataError(
                 f"nothing was changed: none of the {len(erased):,} users in {users} is in {model}. Are the "
                 "ids the same?"
             )
         with progress_bar() as progress:
             opened.forget(erased, progress=progress)
-        note(f"forgot {counted(len(known) - opened.fitted_.size.users, 'user')}")
+        if known is not None:
+            note(f"forgot {counted(before.size.users - opened.fitted_.size.users, 'user')}")
 
 
 @contextmanager
@@ -240,7 +257,7 @@ def _rewriting(
 ) -> Iterator[Recommender]:
     """Open a model, and write it at the end; locked in between if its own file is written.
 
-    A command that is named needs histories.
+    A command that is named needs histories, but for forget.
     """
     open_file(path)  # before there is a lock beside a name that was misspelt
     target = output or path
@@ -252,13 +269,14 @@ def _rewriting(
             for copy in remove_unpublished(expanded(path)):
                 note(f"removed {copy}, which a killed nightly run had left")
         opened = load(path)
-        if command is not None:
-            opened.fitted_.origin_for(command)  # raises if histories are missing
+        keeps_notes = command is None or (command == "forget" and not opened.fitted_.has_histories)
+        if not keeps_notes:
+            opened.fitted_.origin_for(str(command))  # raises if histories are missing
         check_machine(machine, [type(opened).__name__])
         known = opened.get_params()
         yield opened.set_params(**{name: x for name, x in machine.items() if name in known})
         if opened.fitted_.file_hash and output is None:  # nothing was changed
             return
-        notes = opened.notes_ if command is None else None
+        notes = opened.notes_ if keeps_notes else None
         opened.save(target, include_histories=opened.fitted_.has_histories, notes=notes)
     note(written(target))

@@ -96,10 +96,18 @@ def users_of(model: Recommender) -> Ids:
 
 
 def find_users(
-    model: Recommender, users: list[str] | None, path: Path | None, column: str | None = None
+    model: Recommender,
+    users: list[str] | None,
+    path: Path | None,
+    column: str | None = None,
+    *,
+    or_texts: bool = False,
 ) -> list[Id]:
-    """Return user ids given one by one, or in a file: one per line, or as a column of a table."""
-    ids = users_of(model)
+    """Return user ids given one by one, or in a file: one per line, or as a column of a table.
+
+    They have the type of those of the model, and are texts where it has no histories and `or_texts`.
+    """
+    ids = Ids.of([""], "user") if or_texts and model.users_ is None else users_of(model)
     if path is None or path.suffix.lower() in (".txt", ""):
         return [ids.parse(text, "user") for text in (users or [] if path is None else _lines(path))]
 

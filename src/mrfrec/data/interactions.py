@@ -15,6 +15,7 @@ import scipy.sparse as sp
 
 from mrfrec.checks import check_count, check_flag, counted, in_words
 from mrfrec.data.catalogue import DataSize
+from mrfrec.data.erasures import Erasures
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.heldout import only_entries
 from mrfrec.data.ids import Id, Ids, Places, Texts
@@ -103,6 +104,7 @@ class Interactions:
             self.origin = Origin.of_matrix(self.matrix.data, self.users, self.items, made)
         self.features: ItemFeatures | None = None
         self.table: ItemTable | None = None  # of any items, in any order
+        self.erased = Erasures()  # the forgotten people whose rows were left out
 
     @property
     def n_users(self) -> int:
@@ -213,7 +215,7 @@ class Interactions:
         out.left_out = self.left_out
         out.library = self.library
         out.origin = self.origin
-        out.table = self.table
+        out.table, out.erased = self.table, self.erased
         return out
 
     def with_table(self, table: ItemTable) -> "Interactions":

@@ -3,6 +3,7 @@
 Sums are kept exactly, in double precision, so that it makes no difference in which order batches come.
 """
 
+import copy
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -12,6 +13,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.checks import warn
+from mrfrec.data.erasures import NEVER, Erasures, are_erased, text_of
+from mrfrec.data.heldout import only_entries
 from mrfrec.data.ids import Ids, Texts, first_titles
 from mrfrec.data.interactions import Interactions, keep_pairs
 from mrfrec.data.pairs import combine, last_times
@@ -88,20 +91,66 @@ def add(old: Interactions, new: Interactions) -> Interactions:
     out = Interactions(matrix, users, items, titles, copy=False)
     out.library, out.origin = old.library, origin
     out.table = new.table or old.table
+    out.erased = old.erased.joined(new.erased)
     if old.features is None:
         return out
     return out.with_features(old.features.of_table_items(old.titles, old.used))  # its items stay
 
 
+def added_before(old: Interactions, new: Interactions) -> int:
+    """Return how many pairs of new events are in the data already, at the same time or a later one.
+
+    Where the times of one of them are not known, all pairs that are in the data count.
+    """
+    known = [
+        have.find([str(x) for x in ids] if have.is_text else ids, role)
+        for have, ids, role in ((old.users, new.users, "user"), (old.items, new.items, "item"))
+    ]
+    pairs = new.matrix.tocoo()
+    row, column = known[0][pairs.row], known[1][pairs.col]
+    both = np.flatnonzero((row >= 0) & (column >= 0))
+    m = old.n_items
+    codes = np.repeat(np.arange(old.n_users) * m, np.diff(old.matrix.indptr)) + old.matrix.indices
+    wanted = row[both] * m + column[both]
+    place = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)  # the codes ascend
+    there = codes[place] == wanted
+    was, more = origin_of_data(old).times, origin_of_data(new).times
+    if was is not None and more is not None:
+        there &= more[both] <= was[place]
+    return int(there.sum())
+
+
 def without_users(data: Interactions, places: npt.NDArray[np.integer[Any]]) -> Interactions:
     """Remove users by position, and the items without features that only they used."""
-    origin = origin_of_data(data)
     stays = np.ones(data.n_users, np.bool_)
     stays[places] = False
-    keep = np.repeat(stays, np.diff(data.matrix.indptr))
+    return _only(data, stays, np.repeat(stays, np.diff(data.matrix.indptr)))
+
+
+def without_erased(data: Interactions, erased: Erasures) -> Interactions:
+    """Leave out what forgotten people did up to the day of the erasure; `erased` of the result says who."""
+    out = data
+    if erased.beyond(data.erased) and (ends := erased.ends(data.users)) is not None:
+        lengths = np.diff(data.matrix.indptr)
+        keep = ~are_erased(np.repeat(ends, lengths), origin_of_data(data).times)
+        owner = np.repeat(np.arange(data.n_users), lengths)
+        stays = (ends == NEVER) | (np.bincount(owner, weights=keep, minlength=data.n_users) > 0)
+        if not (keep.all() and stays.all()):
+            people = np.unique(owner[~keep]).size
+            warn(f"{text_of(int((~keep).sum()), people, 'pair')}.")
+            out = _only(data, stays, keep)
+    out = copy.copy(out)
+    out.erased = erased
+    return out
+
+
+def _only(data: Interactions, stays: npt.NDArray[np.bool_], keep: npt.NDArray[np.bool_]) -> Interactions:
+    """Keep some users and some of their pairs, without the items without features that only others used."""
+    origin = origin_of_data(data)
     if not keep.any():
         raise DataError("all users of the data would be removed: nothing would be left to fit.")
-    matrix = data.matrix[np.flatnonzero(stays)]
+    origin.check_can_shrink(keep)
+    matrix = only_entries(data.matrix, keep)[np.flatnonzero(stays)]
     stay = (np.bincount(matrix.indices, minlength=data.n_items) > 0) | ~data.used
     if data.features is not None:  # items of its table are known without users
         stay[data.features.matrix.indices] = True
@@ -111,7 +160,7 @@ def without_users(data: Interactions, places: npt.NDArray[np.integer[Any]]) -> I
         matrix[:, kept], data.users.subset(np.flatnonzero(stays)), data.items.subset(kept), titles, copy=False
     )
     out.library, out.origin = data.library, origin.only(keep)
-    out.table = data.table
+    out.table, out.erased = data.table, data.erased
     out.features = None if data.features is None else data.features.over(out.items)
     return out
 

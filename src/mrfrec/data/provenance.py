@@ -121,12 +121,15 @@ class Origin:
         options = ReadingOptions(**self.rules)
         return None if options.now is not None else options.microseconds("window")
 
-    def check_can_shrink(self) -> None:
-        """Refuse data from which no user can be removed without a trace."""
-        if self.moving_window is not None:
+    def check_can_shrink(self, keep: npt.NDArray[np.bool_]) -> None:
+        """Refuse to remove pairs whose time decides which others are left out."""
+        if self.moving_window is not None and self.times is not None and (
+            self.times[keep].max() < self.times.max()
+        ):  # fmt: skip
             raise DataError(
-                "no user can be removed from data that was read with window and without now: the latest "
-                "time, which decides what is left out, may be theirs. Fit again on the other events."
+                "a user cannot be removed from data that was read with window and without now if the latest "
+                "time, which decides what is left out, is theirs. Fit again on the other events, or remove "
+                "the user when there are later ones."
             )
 
     def check_can_grow(self) -> None:

@@ -18,6 +18,7 @@ from mrfrec import __version__
 from mrfrec.checks import check_flag
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, DataSize, Training
+from mrfrec.data.erasures import Erasures
 from mrfrec.data.features import Encoding, ItemFeatures
 from mrfrec.data.ids import Ids, Texts
 from mrfrec.data.item_table import COLUMN_KINDS, ItemTable
@@ -27,6 +28,7 @@ from mrfrec.errors import ModelFileError, ParameterError
 from mrfrec.fitted.state import FittedState, Learned
 from mrfrec.io.artifact import Stored, StoredArrays, open_file, write_file
 from mrfrec.io.atomic import file_path
+from mrfrec.io.erasures import read_erasures
 
 _DATA_TYPES = {"users": int, "items": int, "pairs": int, "binary": bool, "fingerprint": str}
 _LIBRARIES = ("pandas", "pyarrow")  # whose name a file keeps; polars needs none
@@ -64,6 +66,8 @@ def save(
         facts["features"] = {"columns": columns, "weight": features.weight}
     if (table := catalogue.table) is not None:
         facts["table"] = [{"name": name, "kind": kind} for name, kind in table.kinds.items()]
+    if len(fitted.erased):
+        facts["erased"] = fitted.erased.days
     if fitted.library in _LIBRARIES:
         facts["frames"] = fitted.library
     if notes is not None:
@@ -144,6 +148,9 @@ def read_fitted(
         # Only the arrays it needs, so that a pickled model holds each array once.
         kept = arrays.under("users.", "histories.")
         source = partial(read_training, kept, len(items), facts["origin"])
+    beside = None
+    with suppress(PermissionError):  # those who may rewrite the model can read it
+        beside = read_erasures(arrays.path)
     return FittedState(
         kind=kind,
         parameters=parameters,
@@ -157,6 +164,8 @@ def read_fitted(
         source=source,
         stored_fingerprint=data["fingerprint"],
         notes=dict(facts.get("notes", {})),
+        erased=Erasures.of_facts(facts.get("erased", {})),
+        beside=beside,
         file_hash=arrays.seal,
     )
 

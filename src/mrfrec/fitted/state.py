@@ -18,6 +18,7 @@ from mrfrec.core.ages import Recency
 from mrfrec.core.plan import Plan
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, DataSize, Training
+from mrfrec.data.erasures import Erasures
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.interactions import Interactions
 from mrfrec.data.provenance import Origin, rules_of_matrix
@@ -111,6 +112,9 @@ class FittedState:
     columns: Mapping[str, str] = field(default_factory=dict)  # of the data, by what they hold
     library: str | None = None  # of the data frame that was fitted on; None for files
     notes: Mapping[str, Any] = field(default_factory=dict)
+    erased: Erasures = field(default_factory=Erasures)  # forgotten people, whose rows were left out
+    # The erasures in the file beside the model file that was read, which may be an older one; None without.
+    beside: Erasures | None = None
     file_hash: str = ""  # of the whole file that the state was read from or saved to
     _bases: dict[tuple[Ties, bool, float], Base] = field(default_factory=dict, init=False, repr=False)
 
@@ -129,6 +133,7 @@ class FittedState:
             rules=rules_of_matrix(size.binary) if data.origin is None else data.origin.rules,
             columns={} if data.origin is None else data.origin.columns,
             library=data.library,
+            erased=data.erased,
             source=data,
         )
 
@@ -169,6 +174,11 @@ class FittedState:
             return Origin.of_matrix(data.matrix.data, data.users, data.items)
         return origin
 
+    @property
+    def erasures(self) -> Erasures:
+        """All erasures: those of the file beside the model or, without it, those of the model."""
+        return self.erased if self.beside is None else self.beside
+
     def data_for(self, purpose: str) -> Interactions:
         """Return the training data, or raise an error that `purpose` needs it."""
         if isinstance(self.source, Interactions):
@@ -182,7 +192,7 @@ class FittedState:
         catalogue = self.catalogue
         data = Interactions(matrix, training.users, catalogue.items, catalogue.titles, copy=False)
         data.origin, data.features, data.table = training.origin, catalogue.features, catalogue.table
-        data.library = self.library
+        data.library, data.erased = self.library, self.erased
         return data
 
     @cached_property

@@ -56,6 +56,10 @@ class IdNumbering:
         texts = ids.cast(pl.String) if is_integer else ids
         return texts.cast(self.texts.dtype).to_physical().to_numpy().astype(np.int32)
 
+    def texts_of(self, codes: npt.NDArray[np.int64]) -> list[str]:
+        """Return the ids of these numbers as they were read."""
+        return pl.Series(codes, dtype=pl.UInt32).cat.to(self.texts.dtype).cast(pl.String).to_list()
+
     def finish(self, column: npt.NDArray[np.int32]) -> None:
         """Number the ids 0, 1, 2, … in ascending order, and replace the numbers in the column by these."""
         used = np.zeros(int(column.max()) + 1, np.bool_)

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 
 from mrfrec.checks import counted, in_words, warn
 from mrfrec.core.progress import Progress
+from mrfrec.data.erasures import NEVER, Erasures, are_erased, text_of
 from mrfrec.data.ids import Texts, first_titles
 from mrfrec.data.pairs import combine_in_ranges
 from mrfrec.data.provenance import Sums
@@ -52,8 +53,11 @@ class RowReader:
     The times of the role "time" must be good ones. Those of the role `POSSIBLE_TIME` are kept if all are.
     """
 
-    def __init__(self, options: ReadingOptions | None = None) -> None:
+    def __init__(self, options: ReadingOptions | None = None, erased: Erasures | None = None) -> None:
         self.options = options or ReadingOptions()
+        self._erased = erased or Erasures()
+        self._ends = np.empty(0, np.int64)  # for the number of each user: see `Erasures.ends`
+        self.erased_rows, self._erased_users = 0, set[int]()
         self._or_skip = "" if options is None else _OR_SKIP
         self.users = IdNumbering("user")
         self.items = IdNumbering("item")
@@ -106,8 +110,23 @@ class RowReader:
                 # The expected number is an estimate and may be too small.
                 progress("reading", self.read_rows, self.expected and max(self.expected, self.read_rows + 1))
 
+    def _without_erased(self, rows: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """Leave out and count what forgotten people did up to the day of the erasure."""
+        user = rows["user"]
+        if len(new := np.arange(len(self._ends), int(user.max(initial=-1)) + 1)):
+            ends = self._erased.ends(self.users.texts_of(new))
+            self._ends = np.append(self._ends, np.full(len(new), NEVER) if ends is None else ends)
+        erased = are_erased(self._ends[user], rows.get("time"))
+        self.erased_rows += int(erased.sum())
+        self._erased_users |= {*np.unique(user[erased]).tolist()}
+        return {role: column[~erased] for role, column in rows.items()} if erased.any() else rows
+
     def _append(self, rows: dict[str, npt.NDArray[Any]]) -> None:
         """Keep rows, except those that the window leaves out whatever rows come later."""
+        if len(self._erased):
+            rows = self._without_erased(rows)
+        if not len(rows["user"]):
+            return
         if self.options.window is not None:
             times = rows["time"]
             self._latest = max(self._latest, int(times.max()))
@@ -200,6 +219,8 @@ class RowReader:
 
     def finish(self) -> None:
         """Number the ids in ascending order, once all tables are read."""
+        if self.erased_rows:
+            warn(f"{text_of(self.erased_rows, len(self._erased_users))}.")
         if not self._rows.size:
             raise self._nothing_left()
         rows = self._rows
@@ -224,6 +245,10 @@ class RowReader:
             skipped = f", all of them bad: {'; '.join(self.skipped)}" if self.skipped else ""
             error = DataError if self.read_rows else EmptyTableError
             return error(f"the table has no interactions: {counted(self.read_rows, 'row')}{skipped}.")
+        if self.erased_rows:
+            return EmptyTableError(
+                f"no interactions are left: {text_of(self.erased_rows, len(self._erased_users))}."
+            )
         names = ("min_value", "event_weights", "since", "until", "window")
         rules = [f"{name}={value!r}" for name in names if (value := getattr(self.options, name)) is not None]
         return DataError(

@@ -18,6 +18,7 @@ import scipy.sparse as sp
 
 from mrfrec.bars import showing
 from mrfrec.core.progress import Progress
+from mrfrec.data.erasures import Erasures
 from mrfrec.data.ids import Id, Ids, Texts, first_titles
 from mrfrec.data.interactions import Interactions, keep_pairs
 from mrfrec.data.item_table import ItemTable
@@ -141,26 +142,29 @@ def read_interactions(
         True draws a bar. A function is called as `progress("reading", rows, total)`. The total of
         text is an estimate. It is 0 until the end where it is not known: for compressed text and databases.
     """
-    return _interactions(dict(locals()), {})
+    return _interactions(dict(locals()), {}, Erasures())
 
 
-def read_more_interactions(source: object, usual: Mapping[str, str], **parameters: Any) -> Interactions:
+def read_more_interactions(
+    source: object, usual: Mapping[str, str], erased: Erasures | None = None, **parameters: Any
+) -> Interactions:
     """Read a table as `read_interactions` does, by the columns of an earlier one where it has these.
 
-    `usual` are the names of those columns by role; `parameters` may name others.
+    `usual` are the names of those columns by role; `parameters` may name others. Rows of people who were
+    `erased` are left out.
     """
     bound = inspect.signature(read_interactions).bind(source, **parameters)
     bound.apply_defaults()
-    return _interactions(bound.arguments, usual)
+    return _interactions(bound.arguments, usual, erased or Erasures())
 
 
-def _interactions(parameters: Mapping[str, Any], usual: Mapping[str, str]) -> Interactions:
+def _interactions(parameters: Mapping[str, Any], usual: Mapping[str, str], erased: Erasures) -> Interactions:
     """Read a table by the parameters of `read_interactions`."""
     item, title, items = (parameters[name] for name in ("item", "title", "items"))
     options = check_reading(parameters)
     named = {role: parameters[role] for role in _COLUMNS} | {"title": title if items is None else None}
     source, progress = parameters["source"], parameters["progress"]
-    rows, library, names = _read_rows(source, named, items, options, progress, usual)
+    rows, library, names = _read_rows(source, named, items, options, progress, usual, erased)
     matrix, sums, times = rows.to_matrix(options.duplicates)
     limits = {name: int(limit) for name, limit in options.limits().items() if limit}
     rules = {**options.rules(), **limits}  # with limits that nobody exceeds yet, since later events may
@@ -184,7 +188,7 @@ def _interactions(parameters: Mapping[str, Any], usual: Mapping[str, str]) -> In
     out.unused = rows.unused
     out.library = library
     out.origin = origin
-    out.table = table
+    out.table, out.erased = table, erased
     return out.filtered(**options.limits())
 
 
@@ -222,7 +226,8 @@ def _read_rows(
     items: object,
     options: ReadingOptions,
     progress: "Progress | bool | None",
-    usual: Mapping[str, str] | None = None,
+    usual: Mapping[str, str],
+    erased: Erasures,
 ) -> tuple[RowReader, str | None, dict[str, str]]:
     """Read the rows of all tables; return them, and the data frame library and columns of the first table."""
     sources = open_sources(source, options)
@@ -236,7 +241,7 @@ def _read_rows(
     named = named | {"time": time if isinstance(time, str) else None}
     tables: list[tuple[Source, dict[str, str]]] = []
     names: dict[str, str] = {}
-    rows = RowReader(options)
+    rows = RowReader(options, erased)
     for table in sources:
         roles = find_roles(table, named, needed, usual)
         if not uses_kinds and (kinds := roles.pop("event", None)) is not None:

@@ -44,7 +44,8 @@ from mrfrec.fitted import files
 from mrfrec.fitted.measured import Measured, number_text
 from mrfrec.fitted.scorers import Ties
 from mrfrec.fitted.state import FittedState, Learned
-from mrfrec.io.artifact import Stored, StoredArrays
+from mrfrec.io.artifact import Stored, StoredArrays, check_unchanged
+from mrfrec.io.erasures import write_erasures
 from mrfrec.io.features import read_item_features
 from mrfrec.io.frames import Frame, frame
 from mrfrec.io.item_table import as_item_table
@@ -654,6 +655,10 @@ class Recommender(Parameterized, ABC):
         names, fitted = files.names_of(path), self.fitted_
         known = {self._seals[name] for name in names if name in self._seals}
         seals = None if check_flag("replace_changed", replace_changed) or not known else known
+        if len(fitted.erasures):  # noted before the model is there, which may be killed in between
+            if seals:
+                check_unchanged(path, seals)
+            write_erasures(path, fitted.erasures)
         seal = files.save(fitted, path, include_histories, notes, mode, seals)
         self._seals = {**self._seals, **dict.fromkeys(names, seal)}
         self._replace_state(fitted, replace(fitted, file_hash=seal))
@@ -708,7 +713,7 @@ class Recommender(Parameterized, ABC):
             Name of the batch, such as "2026-11-16". A batch that was added before is refused. By default a
             hash of its ids, pairs, values and times.
         again
-            Add the batch even if one of that name was added before.
+            Add the batch even if one of that name was added before, or pairs of it whose values add up.
         measure_again
             Measure the values anew that are "auto".
         item_features
@@ -732,24 +737,32 @@ class Recommender(Parameterized, ABC):
             measured = None if measure_again else fitted.learned.measured
             return self.fit(updating.of_batches(data, batches), progress=report, measured=measured)
 
-    def forget(self, users: object, *, progress: "Progress | bool | None" = None) -> Self:
+    def forget(self, users: object = (), *, progress: "Progress | bool | None" = None) -> Self:
         """Remove users and all that is known of them, and fit again with the same parameters.
 
         Gives the same model as a fit on the events of the other users, without items that only the removed
         users had. Save the model afterwards: earlier copies still hold the users, also the hidden ones that a
         killed nightly run left beside the file (.shop.mrf.nightly; `mrfrec forget` removes them). A warning
-        counts users who are not in the data. Data read with `window` needs a fixed `now`.
+        counts users who are not in the data.
+
+        A salted hash of each id is kept with the day, in the model and in the file `NAME.erased` beside it:
+        `update` and nightly jobs leave out rows of these people up to that day, and rows of theirs without a
+        time. The hashes are personal data: docs/how-to/erase-a-person.md.
 
         Parameters
         ----------
         users
-            Ids of training users: one, or several in any iterable.
+            Ids of users: one, or several in any iterable. None of them by default: only what people did who
+            were forgotten in a later version of the file is removed, after an older one was restored. Or the
+            `erasures` of another fitted state.
         progress
             As in `fit`.
         """
         fitted = self.fitted_
-        data = updating.data_without_users(fitted, users)
+        data, erased = updating.without_forgotten(fitted, users)
         if data is None:
+            if erased != fitted.erased:
+                self._fitted = replace(fitted, erased=erased, beside=None, file_hash="")
             return self
         data = updating.of_batches(data, fitted.batches)
         return self.fit(data, progress=progress, measured=fitted.learned.measured)

@@ -11,7 +11,7 @@ from importlib import import_module
 from os import PathLike
 from typing import Any, TypeVar
 
-from mrfrec.checks import check_frames, check_threads
+from mrfrec.checks import check_frames, check_threads, counted, warn
 from mrfrec.errors import ModelFileError, ParameterError
 from mrfrec.io.artifact import open_file
 from mrfrec.models.recommender import Recommender, restored
@@ -148,7 +148,6 @@ def load(path: str | PathLike[str], *, frames: str | None = None) -> Recommender
             )
         model = restored(model_class(kind), facts, arrays)
         model.frames = frames
-        return model
     except ModelFileError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -156,3 +155,10 @@ def load(path: str | PathLike[str], *, frames: str | None = None) -> Recommender
         raise ModelFileError(
             f"{path} lacks a part of a model, or has one that this mrfrec does not know{reason}."
         ) from error
+    fitted = model.fitted_
+    if later := fitted.erasures.beyond(fitted.erased):
+        warn(
+            f"{path} does not know of {counted(later, 'erasure')} in the file beside it, so that it may have "
+            f"people who were forgotten. mrfrec forget {path}, an update or a nightly job removes them."
+        )
+    return model

@@ -1,21 +1,25 @@
 """More or fewer events: add a batch to the training data of a fitted state, or remove users from it."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from mrfrec.checks import check_flag, warn
+from mrfrec.checks import check_flag, counted, warn
 from mrfrec.core.progress import Progress
+from mrfrec.data.erasures import Erasures
 from mrfrec.data.ids import as_list
 from mrfrec.data.interactions import Interactions
-from mrfrec.data.merging import add, origin_of_data, without_users
+from mrfrec.data.merging import add, added_before, origin_of_data, without_erased, without_users
 from mrfrec.data.provenance import Origin
 from mrfrec.data.reading_options import RULES, ReadingOptions
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.fitted.state import FittedState
 from mrfrec.io.tables import read_more_interactions
+
+_log = logging.getLogger("mrfrec")
 
 
 def with_batch(
@@ -49,22 +53,56 @@ def with_batch(
             f"this data was added before: the model has a batch of the same content. {advice}; if these "
             "are other events of the same content, give the batch a name (batch=…, --batch)."
         )
-    old = fitted.data_for("update")
+    new_events = without_erased(new_events, fitted.erasures)
+    old = without_erased(fitted.data_for("update"), fitted.erasures)
     data = add(old, new_events)
+    if count := added_before(old, new_events):
+        _tell_of_pairs_added_before(old, new_events, count, again)
     _check_window(old.origin, data.origin)
     return data, (*known, name)
 
 
-def data_without_users(fitted: FittedState, users: object) -> "Interactions | None":
-    """Return the training data without some users; None if none of them is in it."""
-    data = fitted.data_for("forget")
-    origin_of_data(data).check_can_shrink()
+def _tell_of_pairs_added_before(old: "Interactions", new: "Interactions", count: int, again: bool) -> None:
+    """Log how many pairs the data has already, or refuse them if they would count twice."""
+    origin = origin_of_data(old)
+    is_timed = origin.times is not None and origin_of_data(new).times is not None
+    when = ", with the same time or a later one" if is_timed else ""
+    text = f"{count:,} of {counted(len(new), 'new pair')} are in the model already{when}"
+    if origin.is_binary or origin.rules.get("duplicates", "sum") != "sum":
+        _log.info("%s: they count once", text)
+    elif again:
+        _log.info("%s: their values are added once more", text)
+    else:
+        raise DataError(
+            f"{text}: if they are the same events, they would count twice. Leave them out; if they are other "
+            "events, say again=True (--again)."
+        )
+
+
+def without_forgotten(fitted: FittedState, users: object) -> "tuple[Interactions | None, Erasures]":
+    """Return the training data without some users, and all erasures, theirs included.
+
+    `users` may be erasures. The data is None if it stays as it is.
+    """
     ids: Any = [users] if isinstance(users, str | float | int | np.number) else users
-    places = data.users.find(as_list(ids, "user", "users"), "user")
+    people = [] if isinstance(users, Erasures) else as_list(ids, "user", "users")
+    before = fitted.erasures
+    erased = before.joined(users) if isinstance(users, Erasures) else before.including(people)
+    if not fitted.has_histories:
+        warn(
+            "the model was saved without histories, and stays as it is: the forgotten people may be in its "
+            "weights, each as one of many. They are left out when it is fitted again."
+        )
+        return None, erased
+    data = fitted.data_for("forget")
+    places = data.users.find(people, "user")
     known = places[places >= 0]
     if len(known) < len(places):
-        warn(f"{len(places) - len(known):,} of {len(places):,} users are not in the training data")
-    return without_users(data, known) if len(known) else None
+        missing = f"{len(places) - len(known):,} of {len(places):,} users are not in the training data"
+        warn(f"{missing}; rows of theirs that come later are left out all the same")
+    left = without_users(data, known) if len(known) else data
+    left = without_erased(left, erased)
+    return (left if len(left) < len(data) or left.n_users < data.n_users else None), erased
 
 
 def of_batches(data: "Interactions", batches: tuple[str, ...]) -> "Interactions":
@@ -82,7 +120,7 @@ def read_more(fitted: FittedState, source: object, **options: Any) -> "Interacti
     origin = fitted.origin_for("update")
     if origin.times is None and not ReadingOptions(**origin.rules).uses_times:
         options = {"time": False, **options}  # times of the new events alone could not be kept
-    return read_more_interactions(source, origin.columns, **options, **origin.rules)
+    return read_more_interactions(source, origin.columns, fitted.erasures, **options, **origin.rules)
 
 
 def _check_window(before: Origin | None, after: Origin | None) -> None:

@@ -10,7 +10,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,22 +26,25 @@ from mrfrec.answers.publishing import staged_recommendations, staged_similar_ite
 from mrfrec.checks import check_flag, check_nonnegative, counted
 from mrfrec.core.progress import Progress
 from mrfrec.data.catalogue import Catalogue
+from mrfrec.data.erasures import Erasures
 from mrfrec.data.ids import Ids
 from mrfrec.data.interactions import Interactions
-from mrfrec.data.merging import add, origin_of_data
+from mrfrec.data.merging import add, origin_of_data, without_erased
 from mrfrec.errors import DataError, EmptyTableError, ParameterError, RefusedError
 from mrfrec.evaluation.metrics import Mean, parse
 from mrfrec.evaluation.protocol import fit_and_evaluate
 from mrfrec.evaluation.splits import by_hash
+from mrfrec.fitted import files
 from mrfrec.fitted.measured import Measured
 from mrfrec.io.artifact import check_unchanged
 from mrfrec.io.atomic import file_path, keep_owner, remove_with_leftovers, writing
 from mrfrec.io.databases import redacted
+from mrfrec.io.erasures import read_erasures, write_erasures
 from mrfrec.io.features import read_item_features
 from mrfrec.io.item_table import read_item_table
 from mrfrec.io.locks import WAIT, holding, locked
 from mrfrec.io.staging import open_staging
-from mrfrec.io.tables import read_interactions
+from mrfrec.io.tables import read_more_interactions
 from mrfrec.models.parameters import runtime_of
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import load
@@ -156,6 +159,8 @@ class _Night:
         self.earlier = earlier  # model to roll back to
         self.bounds: list[Bound] = []  # of the guard; known once the data is read
         self.file_hash = ""  # of the model file that was read
+        self.erased = Erasures()  # people whose rows are left out; known once that file is read
+        self.notes: Mapping[str, Any] = {}  # of the model to roll back to
         self.record: dict[str, Any] = {
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "status": "started",
@@ -199,22 +204,29 @@ class _Night:
             )
         check_tables(self.job, training.users.kind if training else "unknown", fitted.catalogue.items.kind)
         check_rules(self.job, fitted.catalogue)
-        if publish.model.exists():
-            self.file_hash = load(publish.model).fitted_.file_hash
+        self._read_published()
+        said = f"rolled back to {earlier.name}"
+        if later := self.erased.beyond(fitted.erased):
+            if not fitted.has_histories:
+                before = f"{earlier.name} has no histories and was written before {counted(later, 'erasure')}"
+                self._guard([f"{before}: the people who were forgotten may be in its weights"])
+            model.forget(self.erased, progress=self.progress)
+            if gone := fitted.size.users - model.fitted_.size.users:
+                said += f", fitted again without {counted(gone, 'user')} who were forgotten since"
         names = ("metric", "value", "error", "asked")
-        self.record |= {name: model.notes_[name] for name in names if name in model.notes_}
-        size = fitted.size._asdict()
+        self.record |= {name: fitted.notes[name] for name in names if name in fitted.notes}
+        size = model.fitted_.size._asdict()
         self.record |= {name: size[name] for name in ("users", "items", "pairs")}
-        self.record["reasons"].append(f"rolled back to {earlier.name}")
+        self.record["reasons"].append(said)
+        self.notes = fitted.notes
         with self._stage("publish"):
             self._publish(model)
 
     def _work(self) -> None:
         job = self.job
         check_tables(job)  # before anything takes time
-        published = load(job.publish.model) if job.publish.model.exists() else None
+        published = self._read_published()
         if published is not None:
-            self.file_hash = published.fitted_.file_hash
             self.report.settle(published.notes_.get("started"))
         with self._stage("read"):
             data = self._data(published)
@@ -247,6 +259,16 @@ class _Night:
         del published
         with self._stage("publish"):
             self._publish(model)
+
+    def _read_published(self) -> Recommender | None:
+        """Open the published model, if there is one, and note who was forgotten."""
+        path = self.job.publish.model
+        if not path.exists():
+            self.erased = read_erasures(path) or Erasures()
+            return None
+        published = load(path)
+        self.file_hash, self.erased = published.fitted_.file_hash, published.fitted_.erasures
+        return published
 
     def _ask_last_night(self, published: "Recommender | None", data: "Interactions") -> None:
         """Record how well the published model would have predicted what came since its data ended."""
@@ -327,7 +349,9 @@ class _Night:
     def _events(self, published: "Recommender | None") -> "Interactions":
         source = self.job.source
         try:
-            new = read_interactions(source.data, progress=self.progress, **source.reading)
+            new = read_more_interactions(
+                source.data, {}, self.erased, progress=self.progress, **source.reading
+            )
         except EmptyTableError as error:
             if source.mode == "fit" or published is None:
                 names = ", ".join(map(redacted, source.data))
@@ -335,7 +359,7 @@ class _Night:
             # The batch is not noted: its events may come later.
             _log.info("there are no new events: the model is made of the same events as the last")
             self.record["reasons"].append("no new events")
-            return published.fitted_.data_for("mode = update")
+            return without_erased(published.fitted_.data_for("mode = update"), self.erased)
         if new.skipped:
             self.record["skipped"] = new.skipped
         if source.mode == "fit":
@@ -343,7 +367,7 @@ class _Night:
         name = source.batch or new.fingerprint
         batches: tuple[str, ...] = ()
         if published is not None:
-            old = published.fitted_.data_for("mode = update")
+            old = without_erased(published.fitted_.data_for("mode = update"), self.erased)
             batches = published.batches_
             if name in batches:
                 _log.info("the batch %s was added before", name)
@@ -396,14 +420,21 @@ class _Night:
                 self.record["rows"][what] = rows
                 _log.info("%s rows of %s for %s", f"{rows:,}", what, sink.where)
                 self._guard([] if rows else [f"there are no {what} to publish"])
-            if self.earlier is not None:
+            if self.earlier is not None and model.fitted_.file_hash:
                 shutil.copy2(self.earlier, new)  # with its time: it is as old as it was
+            elif self.earlier is not None:  # without people who were forgotten since
+                was = self.earlier.stat()
+                files.save(
+                    model.fitted_, new, model.fitted_.has_histories, self.notes, was.st_mode & 0o777, None
+                )
+                os.utime(new, ns=(was.st_atime_ns, was.st_mtime_ns))
             else:
                 names = ("started", "metric", "value", "error", "asked")
                 results = {name: self.record[name] for name in names if name in self.record}
                 notes = {**results, "fit_seconds": self.record["seconds"]["fit"]}
                 mode = publish.permissions or (0o600 if publish.histories else None)
-                model.save(new, include_histories=publish.histories, notes=notes, mode=mode)
+                files.save(model.fitted_, new, publish.histories, notes, mode, None)
+            write_erasures(target, model.fitted_.erasures)
             if target.exists():
                 keep_owner(target, new)
             kept = _copy(target, earlier)

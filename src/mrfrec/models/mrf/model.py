@@ -1,6 +1,7 @@
 """MRF: the paper's model, from parameters to weights to scores."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from mrfrec.data.reading_options import Duration
@@ -183,5 +184,6 @@ class MRF(GaussianField):
         settings = self._settings_of(fitted)
         with self._engine(None) as engine:
             learned = new_items.extended(self._mrf(fitted), data, count, settings, engine)
-        self._fitted = FittedState.of_data(data, learned, fitted.kind, fitted.parameters)
+        state = FittedState.of_data(data, learned, fitted.kind, fitted.parameters)
+        self._fitted = replace(state, beside=fitted.beside)
         return count
