@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -188,6 +189,37 @@ def test_unknown_items_are_counted_once_for_all_histories() -> None:
         model.recommend(history=[[2**40, 5], [6, 2**40 + 1]], k=2)
     assert len(caught) == 1
     assert caught[0].filename == __file__
+
+
+def test_values_of_histories_count_1_where_every_pair_does() -> None:
+    data = named_data(text=True)
+    a, b = data.items[0], data.items[1]
+    model = MRF.paper(l2=2.0).fit(Interactions(data.matrix != 0, data.users, data.items))
+    wanted = model.recommend(history={a: 1, b: -1}, k=3)
+    histories: list[Any] = [{a: 3, b: -0.5}, {"ann": {a: 7, b: -7}}]
+    for history in histories:
+        with pytest.warns(MrfrecWarning, match=r"history: 2 values other than 1 and -1: each counts 1"):
+            assert model.recommend(history=history, k=3).select(wanted.columns).equals(wanted)
+    with pytest.warns(MrfrecWarning, match="2 values other than 1"):
+        parts = model.explain(wanted["item"][0], history={a: 3, b: -2})
+    assert {*parts["value"].to_list()} <= {1.0, -1.0, None}
+
+
+def test_tables_have_no_column_that_says_nothing(tmp_path: Path) -> None:
+    data = named_data(text=False)
+    plain = MRF.paper(l2=2.0).fit(Interactions(data.matrix, data.users, data.items))
+    titled, item = MRF.paper(l2=2.0).fit(data), data.items[0]
+    told = ["item", "score", "rank", "source"]
+    assert plain.recommend(history=[item], k=2).columns == told
+    assert plain.recommend(history={item: 1}, k=2).columns == told
+    assert titled.recommend(history=[item], k=2).columns == ["item", "title", *told[1:]]
+    for whose in ({"users": data.users[0]}, {"history": [[item]]}, {"history": {"ann": [item]}}):
+        assert plain.recommend(**whose, k=2).columns == ["user", *told]  # type: ignore[arg-type]
+    for frame in (plain.history(data.users[0]), plain.search(str(item)), plain.similar_items(item, k=1)):
+        assert "title" not in frame.columns
+    assert "title" in plain.explain(item, user=data.users[0]).columns  # which names the base score
+    plain.recommend_to(tmp_path / "all.csv", history=[item], k=2)  # for programs, always the same
+    assert pl.read_csv(tmp_path / "all.csv").columns == ["user", "item", "title", *told[1:]]
 
 
 def test_scores_keep_the_precision_of_the_model() -> None:

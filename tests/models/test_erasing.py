@@ -170,6 +170,15 @@ def test_whoever_is_forgotten_in_a_model_without_histories_is_left_out_of_the_ne
     assert "secret" not in list(mrfrec.load(tmp_path / "shop.mrf").items_)
 
 
+@pytest.mark.filterwarnings("ignore::mrfrec.MrfrecWarning")
+def test_an_erasure_is_lifted_by_the_file_beside_the_model(folder: Path) -> None:
+    (folder / "shop.mrf.erased").write_text("{}")
+    update_with_old_rows(folder)
+    model = mrfrec.load(folder / "shop.mrf")
+    assert sorted(model.history("cem")["item"]) == ["secret", "tea"]
+    assert not len(model.fitted_.erased)
+
+
 # ── who returns, and how they are known ───────────────────────────────────────────────────────────
 
 

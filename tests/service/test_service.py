@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import httpx
@@ -13,7 +14,8 @@ import pytest
 
 import mrfrec
 from asking import rows_for
-from mrfrec import MRF, DataError
+from mrfrec import MRF, DataError, MrfrecWarning, ParameterError
+from mrfrec.cli.app import run as run_command
 from mrfrec.data.ids import Ids
 from mrfrec.service import answers
 
@@ -47,6 +49,36 @@ def test_recommendations_are_those_of_the_model(
         assert len(row["reasons"]) <= 2
         for reason in row["reasons"]:
             assert reason["title"] == f"the {reason['item']}"
+
+
+def test_unknown_people_get_the_same_from_python_shell_and_service(
+    client: httpx.Client, shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, names = mrfrec.load(shop), ["item", "title", "score", "rank", "source"]
+    with pytest.warns(MrfrecWarning, match="1 of 1 users are unknown .* they get the most popular items"):
+        rows = model.recommend(99, k=3).select(names).to_dicts()
+    with pytest.warns(MrfrecWarning, match="1 of 1 users are unknown"):
+        run_command(["recommend", str(shop), "--user", "99", "-k", "3", "--format", "json"], Event())
+    shown = [{name: row[name] for name in names} for row in json.loads(capsys.readouterr().out)]
+    for user in (99, 2**64 - 1, -(2**63)):
+        answer = client.post("/v1/recommend", json={"user": user, "k": 3}).json()
+        assert answer["known"] is False
+        items = [{name: row[name] for name in names} for row in answer["items"]]
+        for each in (rows, shown):
+            assert items == [{**row, "score": pytest.approx(row["score"])} for row in each]
+        assert {row["source"] for row in items} == {"popular"}
+    told = client.post("/v1/explain", json={"user": 99, "item": "milk"}).json()
+    assert (told["known"], [part["item"] for part in told["contributions"]]) == (False, [None])
+    for history, known in (([], False), (["caviar"], False), (["caviar", "milk"], True)):
+        assert client.post("/v1/recommend", json={"history": history}).json()["known"] is known
+        batch = client.post("/v1/recommend/batch", json={"histories": [history]}).json()
+        assert batch["answers"][0]["known"] is known
+    assert client.post("/v1/recommend", json={"user": 4, "strict": True}).json()["known"] is True
+    _check_problem(client.post("/v1/recommend", json={"user": 99, "strict": True}), 404, "not know this user")
+    with pytest.raises(ParameterError, match=r"users must be known to the model \(1 of 2 are not\).* got 99"):
+        model.recommend([4, 99], strict=True)
+    with pytest.raises(ParameterError, match="users must be known to the model"):
+        run_command(["recommend", str(shop), "--user", "99", "--strict"], Event())
 
 
 def test_ids_of_any_characters_come_back_as_they_were(client: httpx.Client) -> None:
@@ -114,10 +146,7 @@ def test_ids_of_any_characters_come_back_as_they_were(client: httpx.Client) -> N
         ({"where": {"price": "a" * 1001}}, 422, "where.price: String should have at most 1000 characters."),
         ({"where": {"price": {"any": 1}}}, 422, "where.price.any: Input should be a valid array."),
         ({"history": ["milk"], "model": "none"}, 404, "no model"),
-        ({"user": 99}, 404, "does not know this user"),
         ({"user": "4"}, 422, "user ids are integers"),
-        ({"user": 2**64 - 1}, 404, "does not know this user"),
-        ({"user": -(2**63)}, 404, "does not know this user"),
         ({"exclude": [1, -(10**4000)]}, 422, "exclude.1: must be an id, an integer of 64 bits or a string."),
         ({"visitor": 10**4000}, 422, "visitor: must be an id, an integer of 64 bits or a string."),
         ({"history": [{"item": "milk", "value": 1e308}]}, 422, "finite numbers from -1e+30 to 1e+30"),

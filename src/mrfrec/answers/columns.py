@@ -150,6 +150,15 @@ def reason_columns(
     return columns
 
 
+def columns_shown(catalogue: Catalogue, names: Iterable[str], is_anonymous: bool = False) -> list[str]:
+    """Return the columns of a table to look at: no titles if there are none, no user of a nameless history.
+
+    Files, tables of databases and JSON have all columns, whatever the model.
+    """
+    left_out = ("title" if catalogue.titles is None else "", "user" if is_anonymous else "")
+    return [name for name in names if name not in left_out]
+
+
 def rows_of(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Turn columns into rows of plain Python values."""
     lists = [as_python(values) for values in columns.values()]

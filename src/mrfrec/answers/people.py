@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.checks import warn
+from mrfrec.checks import counted, warn
 from mrfrec.core.ages import BLIND, Recency, Times
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Columns, Training
@@ -40,6 +40,11 @@ class UnknownIds(NamedTuple):
             text = f"{self.parameter}: {count} items are unknown to the model {first}; ignored."
             warn(f"{text} Find ids by title: search(…).")
 
+    def refuse(self) -> NoReturn:
+        """Raise an error that names the first of them."""
+        rule = f"known to the model ({len(self.ids):,} of {self.total:,} are not), or strict left out"
+        raise ParameterError(self.parameter, rule, self.ids[0])
+
 
 @dataclass(frozen=True)
 class People:
@@ -53,9 +58,29 @@ class People:
     times: Times | None = None  # of the entries of `histories`; None if they have no order
     are_times: bool = True  # or else places, which tell the order alone
     recency: Recency = BLIND  # how values fall with time
+    is_anonymous: bool = False  # whether it is one history without a name
+    as_ones: int = 0  # values of histories that count 1, since every pair of the model does
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @property
+    def are_known(self) -> npt.NDArray[np.bool_]:
+        """Whether each has used something that the model knows; all others get the most popular items."""
+        ptr = self.histories.ptr
+        if self.chosen is None:
+            return ptr[1:] > ptr[:-1]
+        return (self.chosen >= 0) & (ptr[self.chosen + 1] > ptr[self.chosen])
+
+    def warn(self) -> None:
+        """Warn of ids that the model does not know, and of values that it has no use for."""
+        for each in self.unknown:
+            each.warn()
+        if self.as_ones:
+            warn(
+                f"history: {counted(self.as_ones, 'value')} other than 1 and -1: each counts 1, or -1 below "
+                "0, as every pair of the training data does. To learn from values: binary=False (--values)."
+            )
 
     def batches(self) -> Iterator[tuple[int, list[Id], Rows]]:
         """Yield the row at which a batch of users starts, their names, and their histories."""
@@ -91,16 +116,23 @@ def people_of(
     if users is not None and history is not None:
         raise ParameterError("history", "None when users are given", history, "One of them says for whom.")
     recency = fitted.learned.recency
-    if isinstance(history, People):
-        return replace(history, recency=recency)
     if history is not None:
-        return replace(_people_of_histories(history, fitted), recency=recency)
+        people = history if isinstance(history, People) else _people_of_histories(history, fitted)
+        return replace(_as_ones(people) if fitted.size.binary else people, recency=recency)
     training = fitted.training_for("recommending by user id")
     people = _people_of_users(users, training, once)
     times = None if training.origin is None else training.origin.times
     if times is None or recency.is_blind:
         return people
     return replace(people, times=times, recency=recency)
+
+
+def _as_ones(people: People) -> People:
+    """Let every item of the histories count 1, or −1 if it is disliked."""
+    values = people.histories.values
+    if values.dtype.kind == "b" or not (changed := int((values != np.sign(values)).sum())):
+        return people
+    return replace(people, histories=replace(people.histories, values=np.sign(values)), as_ones=changed)
 
 
 def _people_of_users(users: object, training: Training, once: bool) -> People:
@@ -151,7 +183,7 @@ def _people_of_histories(history: object, fitted: FittedState) -> People:
     if isinstance(history, Mapping):
         of_one = int | float | np.number | date | np.datetime64
         if all(isinstance(value, of_one) for value in history.values()):
-            return _people_of_lists(Ids.range(1), [history], items, usual)
+            return replace(_people_of_lists(Ids.range(1), [history], items, usual), is_anonymous=True)
         if (text := next((x for x in history.values() if isinstance(x, str)), None)) is not None:
             rule = "a mapping from items to numbers or datetimes, or from people to histories"
             raise ParameterError("history", rule, text, "Convert a time by datetime.fromisoformat(…).")
@@ -162,7 +194,8 @@ def _people_of_histories(history: object, fitted: FittedState) -> People:
         isinstance(each, Iterable) and not isinstance(each, str | bytes) for each in ids
     )
     histories = ids if several else [ids]
-    return _people_of_lists(Ids.range(len(histories)), histories, items, usual, _library_of(history))
+    people = _people_of_lists(Ids.range(len(histories)), histories, items, usual, _library_of(history))
+    return replace(people, is_anonymous=not several)
 
 
 def _people_of_lists(

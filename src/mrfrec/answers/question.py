@@ -50,6 +50,9 @@ class Question:
         least=0,
         most=1,
     )
+    strict: bool = option(
+        False, "Refuse users whom the model does not know; else they get the most popular items."
+    )
 
     def __post_init__(self) -> None:
         checked = {
@@ -61,6 +64,7 @@ class Question:
             "at_most": _check_at_most(self.at_most),
             "boost": check_boost(self.boost),
             "variety": check_number("variety", self.variety, "between 0 and 1", lambda x: 0 <= x <= 1),
+            "strict": check_flag("strict", self.strict),
         }
         self.__dict__.update(checked)  # numbers of numpy become plain ones
 

@@ -86,8 +86,7 @@ def explanations(
     people = people_of(fitted, None if user is None else [user], history)
     if len(people) != 1:
         raise ParameterError("history", "of one person", history)
-    for each in people.unknown:
-        each.warn()
+    people.warn()
     _, _, rows = next(people.batches())
     more = added_novelty(fitted, check_novelty(novelty))
     places, *factors = _largest(scaled_weights(fitted, more), rows.items, rows.values, targets)

@@ -48,7 +48,14 @@ def check_question(
     filters = Filters.of(people, fitted.catalogue, question)
     rules, unknown_boosts = Rules.of(fitted.catalogue, question)
     filters = replace(filters, rules=rules, unknown=(*filters.unknown, *unknown_boosts))
-    for each in (*people.unknown, *filters.unknown):
+    for each in people.unknown:
+        if question.strict and each.parameter == "users":
+            each.refuse()
+    if unknown is None:
+        people.warn()
+    else:
+        unknown += people.unknown
+    for each in filters.unknown:
         each.warn() if unknown is None else unknown.append(each)
     added_novelty(fitted, question.novelty)
     return filters
@@ -103,7 +110,7 @@ def ranked(
 def as_table(
     fitted: FittedState, people: People, question: Question, batches: Iterable[Recommendations]
 ) -> tuple[Iterator[Columns], tuple[str, ...], dict[str, str]]:
-    """Return batches as columns, the names of the columns, and the types that depend on the model."""
+    """Return batches as columns, the names of all columns, and the types that depend on the model."""
     columns = (recommendation_columns(fitted.catalogue, batch) for batch in batches)
     names = (*RECOMMENDATION_COLUMNS, "because") if question.explain else RECOMMENDATION_COLUMNS
     return columns, names, {**fitted.column_types, "user": people.names.kind}

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.answers.columns import NEIGHBOR_COLUMNS, SIMILAR_COLUMNS, neighbor_columns
+from mrfrec.answers.columns import NEIGHBOR_COLUMNS, SIMILAR_COLUMNS, columns_shown, neighbor_columns
 from mrfrec.answers.people import each_once
 from mrfrec.checks import check_count, warn
 from mrfrec.core.progress import Progress
@@ -29,16 +29,15 @@ def nearest(fitted: FittedState, item: int, k: int) -> tuple[Array, Array]:
     return items[order], strengths[order].astype(fitted.score_type)
 
 
-def as_table(
-    fitted: FittedState, item: Id | Iterable[Id], k: int
-) -> tuple[Iterable[Columns], tuple[str, ...]]:
+def as_table(fitted: FittedState, item: Id | Iterable[Id], k: int) -> tuple[Iterable[Columns], list[str]]:
     """Return the nearest of an item, or of several, as columns, and the names of these."""
+    of = fitted.catalogue
     if is_table(item) or (isinstance(item, Iterable) and not isinstance(item, str | bytes)):
-        return neighbor_batches(fitted, k, as_list(item, "item", "item")), SIMILAR_COLUMNS
-    near = nearest(fitted, fitted.catalogue.position(item), check_count("k", k))  # type: ignore[arg-type]
+        return neighbor_batches(fitted, k, as_list(item, "item", "item")), columns_shown(of, SIMILAR_COLUMNS)
+    near = nearest(fitted, of.position(item), check_count("k", k))  # type: ignore[arg-type]
     if len(near[0]) < k:
         warn(f"item {item!r} has fewer than k={k} similar items: the model knows no more.")
-    return [neighbor_columns(fitted.catalogue, *near)], NEIGHBOR_COLUMNS
+    return [neighbor_columns(of, *near)], columns_shown(of, NEIGHBOR_COLUMNS)
 
 
 def neighbor_batches(

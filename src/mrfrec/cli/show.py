@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from rich.console import Console
 
+from mrfrec.answers.columns import columns_shown
 from mrfrec.bars import showing
 from mrfrec.checks import counted
 from mrfrec.cli import note, written
@@ -86,11 +87,11 @@ def write_rows(
     catalogue: Catalogue,
     kind: str,
     output: str | Path | None,
-    hidden: str = "",
+    is_anonymous: bool = False,
 ) -> None:
     """Write rows as "table", "json" or "csv", streaming except for tables.
 
-    A table leaves out the column `hidden`, and the titles if there are none.
+    A table leaves out the titles if there are none, and the user of one history without a name.
     """
     with nullcontext(sys.stdout) if output is None else output_file(output) as file:
         if kind == "csv":
@@ -104,8 +105,7 @@ def write_rows(
                 before = ","
             file.write("[]\n" if before == "[" else "\n]\n")
         else:
-            left_out = (hidden, "title" if catalogue.titles is None else "")
-            shown = [name for name in names if name not in left_out]
+            shown = columns_shown(catalogue, names, is_anonymous)
             print_table(([row[name] for name in shown] for row in rows), shown, file)
 
 

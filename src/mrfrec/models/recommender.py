@@ -21,6 +21,7 @@ from mrfrec.answers import publishing, recommending, selection, similar
 from mrfrec.answers import reasons as explaining
 from mrfrec.answers.columns import (
     SEARCH_COLUMNS,
+    columns_shown,
     reason_columns,
     search_columns,
 )
@@ -423,20 +424,25 @@ class Recommender(Parameterized, ABC):
         at_most: Quotas = None,
         boost: Boost = None,
         variety: float = 0.0,
+        strict: bool = False,
         progress: "Progress | bool | None" = None,
     ) -> "Frame":
         """Return the k best items of each user: a table of user, item, title, score, rank and source.
+
+        One history without a name has no column of users, and a model without titles none of these.
 
         Parameters
         ----------
         users
             Ids of training users: one, or several in any iterable. All of them if neither users nor
-            histories are given.
+            histories are given. A user whom the model does not know gets the most popular items, with a
+            warning, unless `strict`.
         history
             Instead of `users`, the items that a person has used: ids in any iterable, or a mapping from item
             to value. For several people: a mapping from names to histories, a list of histories, a data frame
             with users and items, read as the training data was, or a `scipy.sparse` matrix. The people need
-            not be training users.
+            not be training users. Where every pair of the training data counts 1, so do the values, or −1
+            below 0, with a warning.
         k
             Items for each. There are fewer only where no more exist, with a warning.
         exclude_seen
@@ -468,6 +474,8 @@ class Recommender(Parameterized, ABC):
             v, from 0 to 1: each next item is the one with the largest (1 − v)·r − v·L among the best 5·k (50
             to 500; further ones follow by score). r is its score, scaled to [0, 1] over these, and L its
             largest likeness to an item before it. Scores are shown as they are; `rank` tells the order.
+        strict
+            Raise a `ParameterError` if the model does not know some of the users.
         progress
             As in `fit`; it counts users.
 
@@ -484,7 +492,8 @@ class Recommender(Parameterized, ABC):
         with showing(progress) as report:
             batches = recommending.recommend(fitted, runtime_of(self), people, question, progress=report)
             columns, names, types = recommending.as_table(fitted, people, question, batches)
-            return self._frame(fitted, columns, names, people.library, **types)
+            shown = columns_shown(fitted.catalogue, names, people.is_anonymous)
+            return self._frame(fitted, columns, shown, people.library, **types)
 
     def recommend_to(
         self,
@@ -505,6 +514,7 @@ class Recommender(Parameterized, ABC):
         at_most: Quotas = None,
         boost: Boost = None,
         variety: float = 0.0,
+        strict: bool = False,
         progress: "Progress | bool | None" = None,
     ) -> int:
         """Write what `recommend` returns to a file or a table of a database; returns the number of rows.
@@ -609,7 +619,8 @@ class Recommender(Parameterized, ABC):
         """
         fitted = self.fitted_
         columns, people = history_columns(fitted, users)
-        return self._frame(fitted, [columns], columns, people.library, user=people.names.kind)
+        shown = columns_shown(fitted.catalogue, columns)
+        return self._frame(fitted, [columns], shown, people.library, user=people.names.kind)
 
     def search(self, text: str, k: int = 10) -> "Frame":
         """Find items by id or title: a table of item, title and users, the best match first.
@@ -620,7 +631,7 @@ class Recommender(Parameterized, ABC):
             raise ParameterError("text", "a string", text)
         fitted = self.fitted_
         columns = search_columns(fitted.catalogue, text, check_count("k", k))
-        return self._frame(fitted, [columns], SEARCH_COLUMNS)
+        return self._frame(fitted, [columns], columns_shown(fitted.catalogue, SEARCH_COLUMNS))
 
     # ── files, and more or fewer events ───────────────────────────────────────────────────────────
 

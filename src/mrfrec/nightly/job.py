@@ -194,8 +194,8 @@ class RecommendationSink(Sink):
 
     model_config = ConfigDict(extra="allow")
     usual_columns = RECOMMENDATION_COLUMNS
-    # Item ids of `allow` and `exclude` are no settings of a job.
-    further_keys = frozenset(each.name for each in fields(Question)) - {"k", "allow", "exclude"}
+    # Item ids of `allow` and `exclude` are no settings of a job, which knows all its users.
+    further_keys = frozenset(each.name for each in fields(Question)) - {"k", "allow", "exclude", "strict"}
 
     @check_section(mode="after")
     def _check_question(self) -> Self:

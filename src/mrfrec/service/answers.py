@@ -36,10 +36,11 @@ History = Mapping[Id, float | str | None]
 
 
 class Answered(NamedTuple):
-    """Recommended items, best first, and the ids of the history that are unknown."""
+    """Recommended items, best first; the unknown ids of the history; whether the model knows any of it."""
 
     items: list[Row]
     unknown: list[Id]
+    known: bool
 
 
 def recommend(
@@ -60,7 +61,7 @@ def recommend(
 
 
 def recommend_to_user(model: Recommender, user: Id, question: Question) -> tuple[list[Answered], list[Id]]:
-    """Recommend to a training user; returns what `recommend` does."""
+    """Recommend to a user, by the history of training; returns what `recommend` does."""
     return _answers(model, people_of(model.fitted_, [user]), question, [[]])
 
 
@@ -110,7 +111,8 @@ def _answers(
         if type(item) is not kind or item in lost.get(name, ())
     ]
     rows = [each for batch in batches for each in _rows(model, batch)]
-    return [Answered(*each) for each in zip(rows, unknown, strict=True)], others
+    known = people.are_known.tolist()
+    return [Answered(*each) for each in zip(rows, unknown, known, strict=True)], others
 
 
 def _known_kind(boost: Boost, kind: type[Id]) -> tuple[Boost, list[Id]]:
@@ -237,7 +239,7 @@ def explain(
 ) -> Row | None:
     """Return the contribution of each item of a history, or of a user's, to the score of an item.
 
-    Returns None for an unknown item. The user is known.
+    Returns None for an unknown item. To the score of an unknown user, only the popularity of the item adds.
     """
     catalogue = model.catalogue
     if item not in _known(catalogue.items, [item]):
@@ -257,6 +259,8 @@ def explain(
             way: x if isinstance(x, str) else {each: number for each, number in x.items() if each not in lost}
             for way, x in boost.items()
         }
+    is_known = bool(people.are_known[0])
+    people = replace(people, unknown=(), as_ones=0)  # which the answer tells
     contributions, *others = explanation(model.fitted_, item, history=people, novelty=novelty, boost=boost)
     place = catalogue.position(item)
     columns = reason_columns(catalogue, place, contributions, *others)
@@ -265,7 +269,9 @@ def explain(
     for row, part in zip(rows, contributions, strict=False):  # the base score has none of these
         row |= _features_of_both(catalogue, place, part.item) if part.weight else {}
     score = sum(row["contribution"] for row in rows)
-    return {"item": item, "score": score, "contributions": rows, "unknown": unknown}
+    return {
+        "item": item, "score": score, "contributions": rows, "unknown": unknown, "known": is_known,
+    }  # fmt: skip
 
 
 def _known(items: Ids, ids: Iterable[Id]) -> set[Id]:

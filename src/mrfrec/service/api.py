@@ -66,7 +66,7 @@ def create_router(
         question = _question(body, settings)
         served = choice.served
         history = _history(body.history or (), settings)
-        length = len(history) if body.user is None else _length_of_history(served, body.user)
+        length = len(history) if body.user is None else _length_of_history(served, body.user, body.strict)
         is_large = length + _check_cost(question, [length], settings) > _LARGE
 
         def work() -> Response:
@@ -75,8 +75,10 @@ def create_router(
             else:
                 found, others = answers.recommend_to_user(served.model, body.user, question)
             metrics.count_answers(served.name, found, len(history))
-            items = _encoded_rows(found[0].items) if is_large else found[0].items
-            return _reply(choice, {"items": items, "unknown": [*found[0].unknown, *others]})
+            (answer,) = found
+            items = _encoded_rows(answer.items) if is_large else answer.items
+            unknown = [*answer.unknown, *others]
+            return _reply(choice, {"items": items, "unknown": unknown, "known": answer.known})
 
         return await (large.run_in_thread(work) if is_large else usual.run(work))
 
@@ -96,9 +98,7 @@ def create_router(
             some = [_history(history, settings) for history in histories[first : first + step]]
             found, others = answers.recommend(choice.served.model, some, question)
             metrics.count_answers(choice.served.name, found, sum(map(len, some)))
-            replies.extend(
-                _encoded({"items": _encoded_rows(one.items), "unknown": one.unknown}) for one in found
-            )
+            replies.extend(_encoded({**one._asdict(), "items": _encoded_rows(one.items)}) for one in found)
             return others
 
         async with batches.turn() as run:
@@ -127,7 +127,7 @@ def create_router(
         served = choice.served
         history = None
         if body.history is None:
-            _length_of_history(served, body.user)
+            _length_of_history(served, body.user, strict=False)
         else:
             history = _history(body.history, settings)
         found = await lookups.run_in_thread(
@@ -287,14 +287,14 @@ def _history(
     return history
 
 
-def _length_of_history(served: Served, user: Any) -> int:
-    """Return the number of items of a user, whom the model must know."""
+def _length_of_history(served: Served, user: Any, strict: bool) -> int:
+    """Return the number of items of a user, 0 for one whom the model does not know, or refuse that one."""
     if not served.model.fitted_.has_histories:
         raise ProblemError(422, "this model keeps no histories: give history in place of user.")
     length = length_of_history(served.model.fitted_, user)
-    if length is None:
-        raise ProblemError(404, "the model does not know this user; an empty history gets popular items.")
-    return length
+    if length is None and strict:
+        raise ProblemError(404, "the model does not know this user; without strict, popular items answer.")
+    return length or 0
 
 
 def _check_cost(question: Question, lengths: Sequence[int], settings: ServiceSettings) -> int:

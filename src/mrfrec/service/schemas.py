@@ -30,7 +30,7 @@ class Used(_Strict):
     """An item of a history with a value, such as a rating or a count, or with a time."""
 
     item: ItemId
-    value: float | None = None
+    value: float | None = Field(None, description="Where every pair counts 1, 1 or, below 0, -1.")
     time: Annotated[str, Field(max_length=40)] | None = Field(
         None, description="When it was used: 2026-11-16T10:30:00Z. Then all items must have a time."
     )
@@ -250,11 +250,20 @@ class Recommended(Neighbor):
     reasons: list[Reason] | None = None
 
 
+Known = Annotated[
+    bool,
+    Field(
+        description="False for a user, or a history, of whom the model knows nothing: all items are popular."
+    ),
+]
+
+
 class BatchAnswer(BaseModel):
     """The answer to one history of a batch."""
 
     items: list[Recommended]
     unknown: list[ItemId] = Field(description="Ids that the model does not know.")
+    known: Known
 
 
 class RecommendResponse(BatchAnswer):
@@ -308,6 +317,7 @@ class ExplainResponse(BaseModel):
     score: float
     contributions: list[Explained]
     unknown: list[ItemId]
+    known: Known
 
 
 class ModelInfo(BaseModel):
