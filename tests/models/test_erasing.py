@@ -54,7 +54,7 @@ def update_with_old_rows(folder: Path) -> None:
 
 def update_in_python(folder: Path) -> None:
     model = mrfrec.load(folder / "shop.mrf")
-    model.update(read_interactions(events()))
+    model.update(read_interactions(events(("u1", "new", -1))))
     model.save(folder / "shop.mrf", include_histories=True)
 
 
