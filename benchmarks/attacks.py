@@ -333,7 +333,8 @@ def _endless(url: str, end: float, endless: dict[str, tuple[bytes, bytes]]) -> s
 
 def _rewriting(rounds: int = 3) -> None:
     """Run commands that rewrite one model file at once, and count how often the work of one is lost."""
-    job = '[source]\ndata = "b.csv"\nmode = "update"\nbatch = "b"\n[publish]\nmodel = "m.mrf"\nkeep = 0\n'
+    source = 'data = "b.csv"\nmode = "update"\nbatch = "{date}"'
+    job = f'[source]\n{source}\n[publish]\nmodel = "m.mrf"\nkeep = 0\n'
     update, forget = ["update", "m.mrf", "a.csv", "--batch", "a"], ["forget", "m.mrf", "--users", "gone.txt"]
     pairs: dict[str, tuple[list[str], list[str]]] = {
         "two updates": (update, ["update", "m.mrf", "b.csv", "--batch", "b"]),

@@ -18,7 +18,7 @@ from mrfrec.cli.app import run as run_command
 from mrfrec.models import Popularity
 
 ROWS = "user,item\n" + "".join(f"u{user},{item}\n" for user in range(30) for item in (user % 3, 5, user % 7))
-JOB = '[source]\ndata = "b.csv"\nmode = "update"\nbatch = "b"\n[publish]\nmodel = "m.mrf"\n'
+JOB = '[source]\ndata = "b.csv"\nmode = "update"\nbatch = "{date}"\n[publish]\nmodel = "m.mrf"\n'
 MORE = pl.DataFrame({"user": ["new", "new"], "item": [1, 2]})
 
 

@@ -81,7 +81,11 @@ def restore_and_forget(folder: Path) -> None:
 def restore_and_update_nightly(folder: Path) -> None:
     shutil.copy2(folder / "old.mrf", folder / "shop.mrf")
     pl.DataFrame({"user": ["u1"], "item": ["new"], "time": [TODAY]}).write_csv(folder / "events.csv")
-    job = (folder / "job.toml").read_text().replace('"events.csv"', '"events.csv"\nmode = "update"')
+    job = (
+        (folder / "job.toml")
+        .read_text()
+        .replace('"events.csv"', '"events.csv"\nmode = "update"\nbatch = "{date}"')
+    )
     (folder / "job.toml").write_text(job)
     nightly.run(folder / "job.toml", accept=True)
 
@@ -133,8 +137,9 @@ def test_the_model_alone_knows_who_was_forgotten(way: Callable[[Path], None], fo
 
 def test_rows_that_are_left_out_are_counted(folder: Path) -> None:
     said = "2 rows are left out: of a forgotten person, up to the day of the erasure or without a time"
-    with pytest.warns(MrfrecWarning, match=said):
-        job_on_a_full_table(folder)
+    job_on_a_full_table(folder)
+    (run,) = json.loads((folder / "shop.report.json").read_text())["runs"][1:]
+    assert [note["text"].rstrip(".") for note in run["notes"]] == [said]
     with pytest.warns(MrfrecWarning, match=said.replace("rows", "pairs")):
         mrfrec.load(folder / "old.mrf").forget(mrfrec.load(folder / "shop.mrf").fitted_.erasures)
     shutil.copy2(folder / "old.mrf", folder / "shop.mrf")
@@ -165,8 +170,8 @@ def test_whoever_is_forgotten_in_a_model_without_histories_is_left_out_of_the_ne
     with pytest.warns(MrfrecWarning, match="left out when it is fitted again"):
         run_command(["forget", str(tmp_path / "shop.mrf"), "--users", str(tmp_path / "erased.csv")], Event())
     assert mrfrec.load(tmp_path / "shop.mrf").notes_["metric"] == "hit@1"
-    with pytest.warns(MrfrecWarning, match="2 rows are left out"):
-        nightly.run(tmp_path / "job.toml")
+    (note,) = nightly.run(tmp_path / "job.toml")["notes"]
+    assert note["text"].startswith("2 rows are left out")
     assert "secret" not in list(mrfrec.load(tmp_path / "shop.mrf").items_)
 
 

@@ -23,6 +23,7 @@ import pytest
 
 import mrfrec
 from asking import rows_for
+from jobs import JOB, TABLES, UPDATE, events, report_of, write_job
 from mrfrec import (
     MRF,
     BusyError,
@@ -43,45 +44,7 @@ from mrfrec.nightly.run import steps
 from queries import fetch
 
 RUN = sys.modules["mrfrec.nightly.run"]  # whose name in the package is that of its function
-JOB = """
-[source]
-data = "events.csv"
-
-[model]
-sparsity = 0.2
-
-[guard]
-metric = "ndcg@5"
-heldout = 0.2
-
-[publish]
-model = "shop.mrf"
-keep = 2
-"""
-TABLES = """
-[publish.recommendations]
-to = "sqlite:///shop.db"
-table = "recs"
-k = 5
-
-[publish.similar]
-to = "similar.parquet"
-k = 3
-columns = { similar_to = "sku" }
-"""
-UPDATE = ('data = "events.csv"', 'data = "{date}.csv"\nmode = "update"\nbatch = "{date}"')
 COLUMNS = '"user" text, item text, title text, score real, rank integer, source text'
-
-
-def events(users: int = 400, items: int = 40, seed: int = 0) -> pl.DataFrame:
-    """Users like one half of the items or the other, so that there is something to learn."""
-    rng = np.random.default_rng(seed)
-    likes = rng.integers(0, 2, users)
-    rows = []
-    for user in range(users):
-        kept = rng.choice(items // 2, 8, replace=False) + likes[user] * (items // 2)
-        rows += [(f"u{user}", f"i{item}", 1 + user % 5) for item in kept]
-    return pl.DataFrame(rows, schema=["user", "item", "time"], orient="row")
 
 
 @pytest.fixture
@@ -89,21 +52,6 @@ def folder(tmp_path: Path) -> Path:
     events().write_csv(tmp_path / "events.csv")
     (tmp_path / "job.toml").write_text(JOB)
     return tmp_path
-
-
-def report_of(folder: Path) -> list[dict[str, Any]]:
-    runs = json.loads((folder / "shop.report.json").read_text())["runs"]
-    assert isinstance(runs, list)
-    return runs
-
-
-def write_job(folder: Path, *changes: tuple[str, str], more: str = "") -> Path:
-    text = JOB
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    (folder / "job.toml").write_text(text + more)
-    return folder / "job.toml"
 
 
 def test_a_job_reads_the_table_of_items_and_filters(folder: Path) -> None:
@@ -308,26 +256,6 @@ def test_update_adds_each_batch_once(folder: Path) -> None:
     assert model.batches_ == tuple(days)
     pairs = [run["pairs"] for run in report_of(folder)]
     assert pairs[0] == pairs[1] < pairs[2] == pairs[3]
-
-
-def test_update_warns_of_events_that_may_count_twice(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    events(200).with_columns(pl.col("time") * 86_400).write_csv(folder / "2026-11-14.csv")
-    late = events(210, seed=1).with_columns(time=(4 + pl.int_range(pl.len()) % 4) * 86_400)
-    late.write_csv(folder / "2026-11-15.csv")
-    many = (late["time"] <= 5 * 86_400).sum()
-    for more, warned in (
-        ("\nbinary = false", True),
-        ('\nbinary = false\nduplicates = "max"', False),
-        ("", False),
-    ):
-        caplog.clear()
-        for path in folder.glob("shop.*"):
-            path.unlink()
-        job = write_job(folder, (UPDATE[0], UPDATE[1] + more))
-        assert nightly.run(job, day="2026-11-14")["reasons"] == []
-        reasons = nightly.run(job, day="2026-11-15", accept=True)["reasons"]
-        said = f"{many} of 1,680 new pairs are not later than 1970-01-06T00:00:00, the latest time of the"
-        assert any(reason.startswith(said) for reason in reasons) == (said in caplog.text) == warned
 
 
 def test_night_that_cannot_be_measured_is_refused_unless_accepted(folder: Path) -> None:
@@ -563,7 +491,7 @@ def test_report_that_is_damaged_stops_the_job(folder: Path) -> None:
     wrong: list[dict[str, Any]] = [
         {"error": "x"}, {"seconds": {"total": "x"}}, {"users": 0}, {"value": None}, {"reasons": [3]},
         {"started": "today"}, {"limits": {"users": 3}}, {"metric": "luck"}, {"coverage": "x"},
-        {"samples": [{"history": 3}]},
+        {"samples": [{"history": 3}]}, {"ids": 3}, {"missed": 3}, {"notes": [3]}, {"again": "x"},
     ]  # fmt: skip
     texts = [json.dumps({"runs": [record | each]}) for each in wrong]
     for text in (*texts, '{"runs": {}}', "[" * 100_000, ""):

@@ -294,6 +294,7 @@ def test_explanations_of_lists_and_times_add_up_to_the_scores(timed: Path) -> No
     [
         ([{"item": "milk", "time": "2026-01-01", "value": 1}], "either a value or a time"),
         ([{"item": "milk", "time": "soon"}], "a date"),
+        ([{"item": "milk", "time": "9999-01-01"}], "at most a day later than the clock"),
         ([{"item": "milk", "time": "2026-01-01"}, "tea"], "times for all items, or for none"),
     ],
     ids=str,

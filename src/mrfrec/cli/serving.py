@@ -25,7 +25,9 @@ LogForm = Literal["lines", "json", "off"]
 
 def nightly(
     job: Annotated[Path, Argument(metavar="JOB", help="A TOML file that describes the job.")],
-    dry_run: Annotated[bool, "Check the job and its tables, and list the steps of a run."] = False,
+    dry_run: Annotated[
+        bool, "Check the job, its columns, tables and rules, and list the steps of a run."
+    ] = False,
     accept: Annotated[bool, "Publish even if the guard refuses; compare later runs with this one."] = False,
     date: Annotated[
         str | None, "DAY", "Date to put in place of {date} in the job.  [default: today, UTC]"
@@ -58,7 +60,7 @@ def nightly(
     """
     from mrfrec.cli.show import progress_bar
     from mrfrec.nightly.job import read_job
-    from mrfrec.nightly.preflight import check_tables
+    from mrfrec.nightly.preflight import rehearse
     from mrfrec.nightly.run import run, steps
 
     if log == "json":
@@ -68,8 +70,8 @@ def nightly(
     if dry_run and source is not None:
         raise ParameterError("--dry-run", "left out with --from", True)
     if dry_run:
-        check_tables(checked)
-        sys.stdout.write("".join(f"{line}\n" for line in steps(checked)))
+        unchecked = [f"not checked: {each}" for each in rehearse(checked)]
+        sys.stdout.write("".join(f"{line}\n" for line in (*steps(checked), *unchecked)))
         return
     with progress_bar() as progress:
         shown = progress if log == "lines" else None

@@ -37,16 +37,24 @@ def writing(
             if target.exists():
                 keep_owner(target, temporary)
             temporary.chmod(mode)
-            _flush(temporary, os.O_RDWR)
+            put_in_place(temporary, target, check)
         except OSError as error:
             if error.errno in (ENOSPC, EDQUOT, EFBIG) and error.filename is None:  # it names none itself
                 error.filename = str(path)
             raise
-        if check is not None:
-            check()
-        temporary.replace(target)
-        with suppress(OSError):  # not every file system can flush a folder
-            _flush(target.parent, os.O_RDONLY)
+
+
+def put_in_place(new: Path, target: Path, check: Callable[[], None] | None = None) -> None:
+    """Flush a file to disk and rename it: should the power fail, the old file or the new one is there.
+
+    `check` is called immediately before the old file is replaced, and may raise.
+    """
+    _flush(new)
+    if check is not None:
+        check()
+    new.replace(target)
+    with suppress(OSError):  # not every file system can flush a folder
+        _flush(target.parent)
 
 
 def keep_owner(old: Path, new: Path) -> None:
@@ -177,9 +185,9 @@ def _locked(file: IOBase, unsure: bool) -> bool:
     return True
 
 
-def _flush(path: Path, mode: int) -> None:
-    """Flush to disk, so that the new name never points at an incomplete file."""
-    descriptor = os.open(path, mode)
+def _flush(path: Path) -> None:
+    """Flush a file or a folder to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

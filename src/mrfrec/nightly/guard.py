@@ -51,6 +51,32 @@ def drift(before: Recommender, data: Interactions) -> dict[str, Any]:
     return {"drift": moved, "new_items": data.n_items - kept, "gone_items": len(place) - kept}
 
 
+def ids_of(users: Ids | None, items: Ids) -> dict[str, str]:
+    """Return whether the ids are integers or strings, for the record of the run."""
+    both = {"users": users, "items": items}
+    return {role: "strings" if ids.is_text else "integers" for role, ids in both.items() if ids is not None}
+
+
+def changed_ids(before: Mapping[str, str], data: Interactions, *, is_batch: bool) -> list[str]:
+    """Return a message where users or items have ids of another kind than those published.
+
+    A batch read from text may have integers alone where the published ids are strings: it takes their kind.
+    """
+    kinds = () if data.origin is None else (data.origin.users, data.origin.items)
+    messages = []
+    for ids, kind in zip((data.users, data.items), kinds or ("", ""), strict=True):
+        role = "users" if ids is data.users else "items"
+        now = ids_of(ids, ids)["users"]
+        if before.get(role, now) == now or (is_batch and kind == "untyped" and not ids.is_text):
+            continue
+        odd = next((each for each in ids if not str(each).isdecimal()), ids[0])
+        messages.append(
+            f"the ids of {role} are {now}, such as {odd!r}, and those published are {before[role]}: nobody "
+            "would find one by the other"
+        )
+    return messages
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bound:
     """The least and the largest value of one number of a run that the guard lets pass."""
@@ -95,6 +121,8 @@ def bounds_of(
         ]
     moved = f"{{value:.1%}} of the interactions have moved to other items (max_drift = {guard.max_drift:g})"
     bounds.append(Bound(number="drift", most=guard.max_drift, fault=moved))
+    left_out = f"{{value:.2%}} of the rows are bad and were left out (max_bad = {guard.max_bad:g})"
+    bounds.append(Bound(number="bad", most=guard.max_bad, fault=left_out))
     if before is not None and before.get("metric") == guard.metric and before["value"] > 0:
         bounds.append(
             Bound(

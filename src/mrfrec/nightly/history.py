@@ -32,6 +32,7 @@ class RunHistory:
                 # It must be possible to show the runs beside a further one, and to compare with them.
                 page(self._title, [*self.runs, *self.runs[-1:]])
                 _ = [1 / run[name] for run in self.recent for name in ("users", "items", "pairs")]
+                _ = [(dict(run.get("ids", {})), list(run.get("missed", []))) for run in self.recent]
             except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
                     RecursionError):  # fmt: skip
                 raise DataError(
@@ -68,10 +69,10 @@ class RunHistory:
         self.runs.append(run)
         self.write()
 
-    def settle(self, run: str | None) -> None:
-        """Note that a run was published, if it was killed only after its model had replaced the last one."""
+    def settle(self, model: str) -> None:
+        """Note that a run was published, if it was killed only after its model, of this hash, was there."""
         for past in self.runs:
-            if past["status"] == "killed" and past["started"] == run and "rows" in past:
+            if past["status"] == "killed" and past.get("model") == model:
                 past["status"] = "published"
 
     def write(self) -> None:

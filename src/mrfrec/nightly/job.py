@@ -3,10 +3,11 @@
 import inspect
 import math
 import re
+import time
 import tomllib
 from contextlib import suppress
 from dataclasses import fields
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from glob import escape
 from os import PathLike
 from pathlib import Path
@@ -29,6 +30,7 @@ from mrfrec.io.sources import paths_of
 from mrfrec.io.tables import check_reading, read_interactions
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import build
+from mrfrec.nightly.ranges import BEGINNING, DAY, SINCE, check_range, day_of, filled, with_batch
 
 # ── types of values ───────────────────────────────────────────────────────────────────────────────
 
@@ -99,6 +101,7 @@ class SourceRules(JobSection):
     items_query: str | None = None
     mode: Literal["fit", "update"] = "fit"  # whether the data is all events, or the new ones
     batch: str | None = None  # in mode update: name of the batch
+    overlap: str | None = None  # where the source names {since}: time that is read again
 
     @property
     def reading(self) -> dict[str, Any]:
@@ -124,6 +127,8 @@ class SourceRules(JobSection):
         if self.batch is not None and (self.mode != "update" or not self.batch.strip()):
             raise ParameterError("batch", 'a name, with mode = "update"', self.batch)
         options = check_reading(self.reading)
+        if (options.microseconds("now") or 0) > latest_time():
+            raise ParameterError("now", "at most a day later than the clock of the machine", options.now)
         if self.mode == "update":
             # A moving window needs the times of the pairs, which binary data has.
             times = None if options.rows_have_weights else np.empty(0, np.int64)
@@ -150,6 +155,7 @@ class Guard(JobSection):
     max_shrink: Share = 0.2  # share of the users, items or pairs that may be gone
     max_growth: Annotated[float, Field(ge=0)] = 0.25  # share by which they may grow
     max_drift: Share = 0.5  # share of all interactions that may have moved to other items
+    max_bad: Share = 0.01  # share of the rows that may be bad, and skipped
     heldout: Annotated[float, Field(gt=0, lt=0.5)] = 0.1  # share of users to measure on
 
 
@@ -242,6 +248,8 @@ class Job(JobSection):
     publish: Publishing
     machine: Machine = Machine()
     _path: Path
+    _source: dict[str, Any]  # the section as written, with {date}, {yesterday} and {since}
+    _day: date
 
     def model_post_init(self, context: Any) -> None:
         """Note the file of the job."""
@@ -279,6 +287,26 @@ class Job(JobSection):
     def path(self) -> Path:
         return self._path
 
+    @property
+    def reads_since(self) -> bool:
+        """Whether the source names {since}, which begins where the published events end."""
+        return SINCE in str(self._source)
+
+    @property
+    def passing_rules(self) -> list[str]:
+        """Options of reading that change from night to night, and are no rules of the data."""
+        return [name for name in ("since", "until") if "{" in str(self._source.get(name))]
+
+    def since(self, moment: str) -> "Job":
+        """Return the job with a time in place of {since}."""
+        content = filled(self._source, self._day, moment)
+        source = SourceRules.model_validate(content, context=self._path)
+        return self.model_copy(update={"source": source})
+
+    def batch_before(self, days: int) -> str:
+        """Return the name of the batch of a day before."""
+        return str(filled(self._source["batch"], self._day - timedelta(days)))
+
     def build(self) -> Recommender:
         """Build the model."""
         return build(self.model.kind, self.model.model_extra or {}, self.machine.model_dump())
@@ -303,23 +331,33 @@ def read_job(path: "str | PathLike[str]", day: str | None = None) -> Job:
     """Read a job from a TOML file, and check all that can be checked without reading data.
 
     Relative paths start from the folder of the file. {date} is replaced by `day` (today, UTC), {yesterday} by
-    the day before.
+    the day before, and {since}, until the night has opened the published model, by 1970.
     """
     file = expanded(path)
-    dates = _dates(day)
+    today = day_of(day)
     try:
-        text = file.read_text(encoding="utf-8")
-        content = tomllib.loads(re.sub(r"\{date\}|\{yesterday\}", lambda place: dates[place[0]], text))
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:  # also an integer of more digits than Python reads
         raise DataError(f"{file} is not a TOML file: {error}.") from error
     try:
-        return Job.model_validate(content, context=file)
+        content = with_batch(content)
+        job = Job.model_validate(filled(content, today, BEGINNING), context=file)
+        job._source, job._day = content["source"], today
+        check_range(job._source, check_reading(job.source.reading))
     except ValidationError as error:
         raise _refusal(file, error) from None
     except RecursionError:
         raise DataError(f"{file} is nested too deeply.") from None
+    except ParameterError as error:
+        raise error.named(f"{file}: {error.name}", _shown(error.value)) from None
+    return job
+
+
+def latest_time() -> int:
+    """Return the latest time that an event of tonight may have, in microseconds since 1970."""
+    return time.time_ns() // 1000 + DAY
 
 
 def _refusal(file: Path, error: ValidationError) -> MrfrecError:
@@ -347,15 +385,6 @@ def _shown(value: object) -> object:
     if isinstance(value, str):
         return redacted(value)
     return "a table" if isinstance(value, dict) else "a list" if isinstance(value, list) else value
-
-
-def _dates(day: str | None) -> dict[str, str]:
-    try:
-        today = datetime.now(UTC).date() if day is None else date.fromisoformat(day)
-        yesterday = today - timedelta(days=1)
-    except (TypeError, ValueError, OverflowError):  # there is no day before the first one
-        raise ParameterError("date", "a date such as 2026-11-16", day) from None
-    return {"{date}": str(today), "{yesterday}": str(yesterday)}
 
 
 def _check_apart(job: Job) -> None:

@@ -54,6 +54,11 @@ def page(title: str, runs: Sequence[Run]) -> str:
         began = f"A run started at {_when(at_work)} UTC and has not ended."
         about.append(f"{began} If it is no longer at work, it was killed.")
     changed, told = _changes(runs)
+    if "since" in last:
+        told.append(f"The events since {last['since']} were read.")
+    if "again" in last:
+        told.append(f"{last['again']:,} pairs of the new events were in the model already.")
+    told += [note["text"] for note in last.get("notes", ())]
     sections = [*changed, *_samples(runs), _table(drawn)]
     return _PAGE.substitute(
         title=escape(title), mark=_mark(last), status=escape(last["status"]), when=_when(last),

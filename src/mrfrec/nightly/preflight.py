@@ -1,14 +1,26 @@
-"""Check what a night would read and write before it takes time: queries, tables and rules."""
+"""Check what a night would read and write before it takes time: columns, queries, tables and rules."""
+
+from typing import Any
+
+import numpy as np
 
 from mrfrec.answers.question import Question
 from mrfrec.answers.rules import Rules
 from mrfrec.answers.where import columns_of_sql, mask_of
 from mrfrec.data.catalogue import Catalogue
-from mrfrec.errors import ParameterError
+from mrfrec.data.ids import Ids
+from mrfrec.data.item_table import ItemTable
+from mrfrec.errors import DataError, ParameterError
+from mrfrec.io.batches import Source
 from mrfrec.io.columns import find_item, find_roles, name_list
-from mrfrec.io.databases import database_file, is_database
+from mrfrec.io.databases import database_file, is_database, redacted
+from mrfrec.io.features import read_item_features
 from mrfrec.io.frames import check_place
+from mrfrec.io.item_table import read_item_table
 from mrfrec.io.queries import planned, reads_table
+from mrfrec.io.sources import open_sources, paths_of
+from mrfrec.io.tables import check_reading
+from mrfrec.models.registry import load
 from mrfrec.nightly.job import Job
 
 
@@ -22,8 +34,7 @@ def check_tables(job: Job, users: str | None = None, items: str | None = None) -
     query = job.source.reading.get("query", "")
     sources = [url for url in job.source.data if is_database(url)] if query and users is None else []
     for url in sources:
-        read = {role: job.source.reading.get(role) for role in ("user", "item", "value", "event")}
-        find_roles(planned(url, query), read, ("user", "item"))
+        _check_columns(planned(url, query), job)
     if users is None:
         _check_item_queries(job)
     for what, sink in job.sinks.items():
@@ -36,6 +47,59 @@ def check_tables(job: Job, users: str | None = None, items: str | None = None) -
         if any(reads_table(url, query, sink.to, names) for url in sources):
             name = f"{job.path}: publish.{what.split()[0]}.table"
             raise ParameterError(name, "a table of its own", sink.table, "source.query reads it.")
+
+
+def rehearse(job: Job) -> list[str]:
+    """Check all of a job that can be checked without its events; return what could not be, in sentences.
+
+    The tables of items and of features are read.
+    """
+    check_tables(job)
+    reading, unchecked = job.source.reading, []
+    for name in job.source.data:
+        if is_database(name):
+            continue
+        try:
+            paths = paths_of(name)
+        except DataError as error:
+            unchecked.append(f"the columns of the events: {error}")
+            continue
+        if paths and all(path.is_file() for path in paths):
+            for each in open_sources(name, check_reading(reading)):
+                _check_columns(each, job)
+        else:
+            unchecked.append(f"the columns of {redacted(name)}: only a run reads it.")
+    recommendations = job.publish.recommendations
+    if recommendations is not None and _columns_named(recommendations.question):
+        table = _table_of_items(job)
+        items = Ids.range(0) if table is None else table.items
+        check_rules(job, Catalogue(items, None, np.zeros(len(items), np.int64), 0, table=table))
+    return [*unchecked, "the rows of the events: their ids, their times, and what the guard makes of them."]
+
+
+def _check_columns(table: Source, job: Job) -> None:
+    """Raise if a table of events lacks a column that the job needs."""
+    reading = job.source.reading
+    roles: dict[str, Any] = {role: reading.get(role) for role in ("user", "item", "value", "event", "time")}
+    needs_times = job.reads_since or check_reading(reading).uses_times or roles["time"] is True
+    roles["time"] = roles["time"] if isinstance(roles["time"], str) else None
+    find_roles(table, roles, ("user", "item", *(["time"] if needs_times else [])))
+
+
+def _table_of_items(job: Job) -> ItemTable | None:
+    """Return the table of items that the rules of a night would go by."""
+    source = job.source
+    if source.items is not None:
+        item = source.reading.get("item") if source.items_query is None else None
+        if item is not None and item not in open_sources(source.items)[0].columns:
+            item = None
+        return read_item_table(source.items, item, query=source.items_query)
+    if source.features is not None:
+        columns: Any = source.feature_columns
+        return read_item_features(source.features, columns=columns, query=source.features_query).table
+    if source.mode == "update" and job.publish.model.exists():
+        return load(job.publish.model).catalogue.table
+    return None
 
 
 def _check_item_queries(job: Job) -> None:

@@ -10,6 +10,7 @@ import resource
 import shutil
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -19,25 +20,24 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mrfrec import __version__
 from mrfrec.answers.publishing import staged_recommendations, staged_similar_items
-from mrfrec.checks import check_flag, check_nonnegative, counted
+from mrfrec.checks import check_flag, check_nonnegative, counted, in_words
 from mrfrec.core.progress import Progress
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.erasures import Erasures
 from mrfrec.data.ids import Ids
 from mrfrec.data.interactions import Interactions
-from mrfrec.data.merging import add, origin_of_data, without_erased
-from mrfrec.errors import DataError, EmptyTableError, ParameterError, RefusedError
+from mrfrec.data.merging import add, added_before, origin_of_data, without_erased
+from mrfrec.data.provenance import Origin
+from mrfrec.errors import DataError, EmptyTableError, MrfrecWarning, ParameterError, RefusedError
 from mrfrec.evaluation.metrics import Mean, parse
 from mrfrec.evaluation.protocol import fit_and_evaluate
 from mrfrec.evaluation.splits import by_hash
 from mrfrec.fitted import files
 from mrfrec.fitted.measured import Measured
 from mrfrec.io.artifact import check_unchanged
-from mrfrec.io.atomic import file_path, keep_owner, remove_with_leftovers, writing
+from mrfrec.io.atomic import file_path, keep_owner, put_in_place, remove_with_leftovers, writing
 from mrfrec.io.databases import redacted
 from mrfrec.io.erasures import read_erasures, write_erasures
 from mrfrec.io.features import read_item_features
@@ -51,15 +51,18 @@ from mrfrec.models.registry import load
 from mrfrec.nightly.guard import (
     Bound,
     bounds_of,
+    changed_ids,
     compare_recommendations,
     drift,
     faults,
+    ids_of,
     limits,
     predicted_since,
 )
 from mrfrec.nightly.history import RunHistory
-from mrfrec.nightly.job import Job, read_job
+from mrfrec.nightly.job import Job, latest_time, read_job
 from mrfrec.nightly.preflight import check_rules, check_tables
+from mrfrec.nightly.ranges import DAY, days_without, gap_between, since_of, times_ahead
 
 _log = logging.getLogger("mrfrec.nightly")
 
@@ -130,6 +133,8 @@ def steps(job: Job) -> list[str]:
     source, guard, publish = job.source, job.guard, job.publish
     names = ", ".join(redacted(name) for name in source.data)
     lines = [f"read {names}" + (f" and add it to {publish.model}" if source.mode == "update" else "")]
+    if job.reads_since:
+        lines[0] += ", from {since} on, some time before the latest event of that model"
     if source.items is not None:
         by = "" if source.items_query is None else f" by items_query: {source.items_query}"
         lines.append(f"read the table of items {redacted(source.items)}{by}")
@@ -181,7 +186,7 @@ class _Night:
             raise
         except BaseException as error:
             self.record["status"] = "failed"
-            self.record["reasons"] = [str(error) or type(error).__name__]
+            self.record["reasons"].append(str(error) or type(error).__name__)
             raise
         finally:
             self.record["seconds"]["total"] = round(time.perf_counter() - start, 3)
@@ -204,7 +209,8 @@ class _Night:
             )
         check_tables(self.job, training.users.kind if training else "unknown", fitted.catalogue.items.kind)
         check_rules(self.job, fitted.catalogue)
-        self._read_published()
+        with self._noting_warnings():
+            self._read_published()
         said = f"rolled back to {earlier.name}"
         if later := self.erased.beyond(fitted.erased):
             if not fitted.has_histories:
@@ -217,6 +223,8 @@ class _Night:
         self.record |= {name: fitted.notes[name] for name in names if name in fitted.notes}
         size = model.fitted_.size._asdict()
         self.record |= {name: size[name] for name in ("users", "items", "pairs")}
+        self.record["ids"] = ids_of(training.users if training else None, fitted.catalogue.items)
+        self.record["missed"] = (self.report.last_published or {}).get("missed", [])
         self.record["reasons"].append(said)
         self.notes = fitted.notes
         with self._stage("publish"):
@@ -225,10 +233,8 @@ class _Night:
     def _work(self) -> None:
         job = self.job
         check_tables(job)  # before anything takes time
-        published = self._read_published()
-        if published is not None:
-            self.report.settle(published.notes_.get("started"))
-        with self._stage("read"):
+        with self._noting_warnings(), self._stage("read"):
+            published = self._read_published()
             data = self._data(published)
         check_tables(job, data.users.kind, data.items.kind)
         table = None if data.table is None else data.table.over(data.items)
@@ -236,11 +242,12 @@ class _Night:
         size = {"users": data.n_users, "items": data.n_items, "pairs": len(data)}
         moved = {"drift": None} if published is None else drift(published, data)
         recent = self.report.recent or ([] if published is None else [published.fitted_.size._asdict()])
-        self.record |= {**size, **moved, "data": data.fingerprint}
+        self.record |= {**size, **moved, "data": data.fingerprint, "ids": ids_of(data.users, data.items)}
         self.bounds = bounds_of(job.guard, recent, self.report.last_published)
         self.record["limits"] = limits(self.bounds)
         _log.info("%s users, %s items, %s pairs", *(f"{count:,}" for count in size.values()))
-        self._guard(faults(self.bounds, {**size, "drift": moved["drift"]}))
+        numbers = {**size, "drift": moved["drift"], "bad": self.record.get("bad")}
+        self._guard([*times_ahead(data, latest_time()), *faults(self.bounds, numbers)])
         self._ask_last_night(published, data)
         nights = job.model.measure_every
         again = nights is not None and self.report.nights_since_measuring >= nights
@@ -268,6 +275,7 @@ class _Night:
             return None
         published = load(path)
         self.file_hash, self.erased = published.fitted_.file_hash, published.fitted_.erasures
+        self.report.settle(self.file_hash)
         return published
 
     def _ask_last_night(self, published: "Recommender | None", data: "Interactions") -> None:
@@ -347,52 +355,115 @@ class _Night:
         return data.without_unused_items().with_features(features)
 
     def _events(self, published: "Recommender | None") -> "Interactions":
+        """Return the events of the source and, in mode update, those of the published model."""
+        is_update = self.job.source.mode == "update"
+        old = None
+        if is_update and published is not None:
+            old = without_erased(published.fitted_.data_for("mode = update"), self.erased)
+        if old is not None and self.job.reads_since:
+            since = since_of(old, self.job.source.overlap, latest_time() - DAY)
+            self.job = self.job.since(since)
+            self.record["since"] = since
+            _log.info("reading the events since %s", since)
+        new = self._read(old)
+        if new is not None:
+            before = (self.report.last_published or {}).get("ids", {})
+            ids = {} if published is None else ids_of(published.users_, published.items_)
+            self._guard(changed_ids({**before, **ids}, new, is_batch=old is not None))
+        if not is_update:
+            assert new is not None
+            return new
+        data = self._added(old, new, () if published is None else published.batches_)
+        known = () if published is None else published.batches_
+        self._note_missed(old, new, (*known, *origin_of_data(data).batches))
+        return data
+
+    def _read(self, old: "Interactions | None") -> "Interactions | None":
+        """Return the events of the source, to be added to the old ones; None if it has none and these are."""
         source = self.job.source
+        origin = Origin() if old is None else origin_of_data(old)
+        parameters = {**({"time": True} if self.job.reads_since else {}), **source.reading}
         try:
             new = read_more_interactions(
-                source.data, {}, self.erased, progress=self.progress, **source.reading
+                source.data, origin.columns, self.erased, progress=self.progress, **parameters
             )
         except EmptyTableError as error:
-            if source.mode == "fit" or published is None:
-                names = ", ".join(map(redacted, source.data))
-                raise EmptyTableError(f"{names}: {error}") from None
-            # The batch is not noted: its events may come later.
-            _log.info("there are no new events: the model is made of the same events as the last")
-            self.record["reasons"].append("no new events")
-            return without_erased(published.fitted_.data_for("mode = update"), self.erased)
+            if old is not None:
+                return None
+            raise EmptyTableError(f"{', '.join(map(redacted, source.data))}: {error}") from None
         if new.skipped:
             self.record["skipped"] = new.skipped
-        if source.mode == "fit":
-            return new
-        name = source.batch or new.fingerprint
-        batches: tuple[str, ...] = ()
-        if published is not None:
-            old = without_erased(published.fitted_.data_for("mode = update"), self.erased)
-            batches = published.batches_
-            if name in batches:
-                _log.info("the batch %s was added before", name)
-                return old if new.table is None else old.with_table(new.table)
-            self._warn_of_old_events(old, new)
-            new = add(old, new)
-        new.origin = replace(origin_of_data(new), batches=(*batches, name))
-        self.record["batch"] = name
         return new
 
-    def _warn_of_old_events(self, old: "Interactions", new: "Interactions") -> None:
-        """Warn of new events that the model may have already, if they would then count twice."""
-        was, more = origin_of_data(old), origin_of_data(new)
-        adds_up = not was.is_binary and was.rules.get("duplicates", "sum") == "sum"
-        if not adds_up or was.times is None or more.times is None:
-            return
-        last = int(was.times.max())
-        if count := int((more.times <= last).sum()):
-            latest = np.datetime64(last, "us").astype("M8[s]")
-            warning = (
-                f"{count:,} of {counted(len(new), 'new pair')} are not later than {latest}, "
-                "the latest time of the model: if their events are in it, they count twice"
-            )
-            _log.warning(warning)
-            self.record["reasons"].append(warning)
+    def _added(
+        self, old: "Interactions | None", new: "Interactions | None", batches: tuple[str, ...]
+    ) -> "Interactions":
+        """Return the old events and the new ones, of which one may be missing, with the names of batches."""
+        if new is None:
+            assert old is not None
+            return self._without_news(old)
+        origin = origin_of_data(new)
+        rules = {name: x for name, x in origin.rules.items() if name not in self.job.passing_rules}
+        new.origin = replace(origin, rules=rules)
+        name = self.job.source.batch or new.fingerprint
+        if old is not None and name in batches:
+            _log.info("the batch %s was added before", name)
+            return old if new.table is None else old.with_table(new.table)
+        data = new
+        if old is not None:
+            data = add(old, new)
+            again = added_before(old, new)
+            self.record["again"] = again
+            said = f"{again:,} of {counted(len(new), 'new pair')} are in the model already"
+            _log.info(said)
+            adds_up = not origin.is_binary and origin.rules.get("duplicates", "sum") == "sum"
+            was_missed = name in (self.report.last_published or {}).get("missed", [])
+            if again and adds_up and origin.times is not None and not was_missed:
+                self._guard([f"{said}, with the same time or a later one: their values would count twice"])
+            if self.job.reads_since and again == len(new):
+                return self._without_news(old)
+        data.origin = replace(origin_of_data(data), batches=(*batches, name))
+        self.record["batch"] = name
+        return data
+
+    def _without_news(self, old: "Interactions") -> "Interactions":
+        """Return the old events; the batch is not noted, since its events may come later."""
+        _log.info("there are no new events: the model is made of the same events as the last")
+        self.record["reasons"].append("no new events")
+        return old
+
+    def _note_missed(
+        self, old: "Interactions | None", new: "Interactions | None", batches: tuple[str, ...]
+    ) -> None:
+        """Record which events no night has read, until they are read or a run is accepted."""
+        found = [] if self.job.reads_since else days_without(self.job.batch_before, batches)
+        how = "run the job for each of these days (--date)"
+        if self.job.reads_since:
+            found = gap_between(old, new) if old is not None and new is not None else []
+            how = "roll back to the model before that"
+        before = (self.report.last_published or {}).get("missed", [])
+        missed = [each for each in dict.fromkeys([*before, *found]) if each not in batches]
+        self.record["missed"] = [] if self.accept else missed
+        if missed:
+            reason = f"no night has read the events of {in_words(missed)}: {how}, or accept that (--accept)"
+            self.record["reasons"].append(reason)
+            _log.warning(reason)
+
+    @contextmanager
+    def _noting_warnings(self) -> Iterator[None]:
+        """Write all warnings about the data into the log and the record."""
+        notes = self.record["notes"] = []
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", MrfrecWarning)
+            try:
+                yield
+            finally:
+                known = {note["text"] for note in notes}
+                texts = dict.fromkeys(str(each.message) for each in caught if each.category is MrfrecWarning)
+                new = (text for text in texts if text not in known)
+                notes += [{"what": "warning", "count": 1, "text": text} for text in new]
+                for text in texts:
+                    _log.warning("%s", text)
 
     # ── publishing ────────────────────────────────────────────────────────────────────────────────
 
@@ -422,9 +493,10 @@ class _Night:
                 self._guard([] if rows else [f"there are no {what} to publish"])
             if self.earlier is not None and model.fitted_.file_hash:
                 shutil.copy2(self.earlier, new)  # with its time: it is as old as it was
+                self.record["model"] = model.fitted_.file_hash
             elif self.earlier is not None:  # without people who were forgotten since
                 was = self.earlier.stat()
-                files.save(
+                self.record["model"] = files.save(
                     model.fitted_, new, model.fitted_.has_histories, self.notes, was.st_mode & 0o777, None
                 )
                 os.utime(new, ns=(was.st_atime_ns, was.st_mtime_ns))
@@ -433,7 +505,7 @@ class _Night:
                 results = {name: self.record[name] for name in names if name in self.record}
                 notes = {**results, "fit_seconds": self.record["seconds"]["fit"]}
                 mode = publish.permissions or (0o600 if publish.histories else None)
-                files.save(model.fitted_, new, publish.histories, notes, mode, None)
+                self.record["model"] = files.save(model.fitted_, new, publish.histories, notes, mode, None)
             write_erasures(target, model.fitted_.erasures)
             if target.exists():
                 keep_owner(target, new)
@@ -442,8 +514,8 @@ class _Night:
             check_unchanged(target, [self.file_hash])
         # The tables are the new ones already: replace the model before anything else can fail.
         if kept is not None:
-            earlier.replace(kept)
-        new.replace(target)
+            put_in_place(earlier, kept)
+        put_in_place(new, target)
         _log.info("wrote %s", publish.model)
         _remove_old(target, publish.keep, kept)
 

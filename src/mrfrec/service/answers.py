@@ -1,6 +1,7 @@
 """Answers of a model as plain data, for the API and the page. Ids that a model does not know are reported."""
 
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import NoneType
@@ -24,11 +25,12 @@ from mrfrec.answers.similar import nearest
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.ids import Id, Ids
 from mrfrec.data.reading_options import moment
-from mrfrec.errors import DataError
+from mrfrec.errors import DataError, ParameterError
 from mrfrec.models.parameters import runtime_of
 from mrfrec.models.recommender import Recommender
 
 Row = dict[str, Any]
+_DAY = 86_400_000_000  # microseconds
 
 
 History = Mapping[Id, float | str | None]
@@ -74,7 +76,8 @@ def _people(model: Recommender, histories: Sequence[History]) -> People:
         raise DataError("history must have times for all items, or for none.")
     order = None
     if str in kinds:
-        order = [[moment("time", x) for x in history.values()] for history in known]
+        latest = time.time_ns() // 1000 + _DAY
+        order = [[_past(x, latest) for x in history.values()] for history in known]
     elif kinds <= {NoneType}:
         order = [list(range(len(history))) for history in known]
     values: list[dict[Id, float]] = [
@@ -82,6 +85,14 @@ def _people(model: Recommender, histories: Sequence[History]) -> People:
     ]
     people = people_with_values(model.items_, values, order)
     return people_of(model.fitted_, history=replace(people, are_times=str in kinds))
+
+
+def _past(text: object, latest: int) -> int:
+    """Return a time in microseconds; refuse one that is later than `latest`."""
+    microseconds = moment("time", text)
+    if microseconds > latest:
+        raise ParameterError("time", "at most a day later than the clock of the service", text)
+    return microseconds
 
 
 def _answers(

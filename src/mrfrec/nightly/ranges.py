@@ -1,0 +1,129 @@
+"""Which events a night reads: {date}, {yesterday} and {since} in a job, and what no night has read.
+
+In mode "update" the source of a job names {since}, and is read from some time before the latest event of the
+published model on; or it is read a day at a time, and the name of the batch has {date} or {yesterday}. The
+published model then tells where the last night ended: by the times of its pairs, or the names of its batches.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from mrfrec.data.interactions import Interactions
+from mrfrec.data.reading_options import ReadingOptions, duration
+from mrfrec.data.times import Times, shown
+from mrfrec.errors import ParameterError
+
+SINCE, DATE, YESTERDAY = "{since}", "{date}", "{yesterday}"
+BEGINNING = "1970-01-01 00:00:00Z"  # what {since} stands for while nothing is published
+DAY = 86_400_000_000  # microseconds
+_OVERLAP = "1d"
+_LONGEST_GAP = 400  # days before tonight in which the last batch is looked for
+
+
+def day_of(text: str | None) -> date:
+    """Return the day that {date} stands for: today (UTC), or the one that was named."""
+    try:
+        day = datetime.now(UTC).date() if text is None else date.fromisoformat(text)
+        _ = day - timedelta(days=1)
+    except (TypeError, ValueError, OverflowError):  # there is no day before the first one
+        raise ParameterError("date", "a date such as 2026-11-16", text) from None
+    return day
+
+
+def filled(content: Any, day: date, since: str | None = None) -> Any:
+    """Return texts, also those in lists and tables, with dates in place of {date} and {yesterday}.
+
+    {since} is replaced if that is known.
+    """
+    if isinstance(content, dict):
+        return {name: filled(value, day, since) for name, value in content.items()}
+    if isinstance(content, list):
+        return [filled(value, day, since) for value in content]
+    if not isinstance(content, str):
+        return content
+    text = content.replace(DATE, str(day)).replace(YESTERDAY, str(day - timedelta(days=1)))
+    return text if since is None else text.replace(SINCE, since)
+
+
+def with_batch(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a job as written, with the usual name of the batch if its source is read by days."""
+    source = content.get("source")
+    if not isinstance(source, dict) or source.get("mode") != "update" or "batch" in source:
+        return content
+    named = [word for word in (YESTERDAY, DATE) if word in str(source)]
+    if not named or SINCE in str(source):
+        return content
+    return {**content, "source": {**source, "batch": named[0]}}
+
+
+def check_range(source: Mapping[str, Any], options: ReadingOptions) -> None:
+    """Raise if a lost night could not be noticed, or if events would be read twice that must not.
+
+    `source` is the section [source] as written, `options` how it is read.
+    """
+    mode, batch, overlap = (source.get(name) for name in ("mode", "batch", "overlap"))
+    if SINCE not in str(source):
+        if overlap is not None:
+            raise ParameterError("source.overlap", "left out where the source does not name {since}", overlap)
+        if mode == "update" and not any(word in str(batch) for word in (DATE, YESTERDAY)):
+            rule = 'a name with {date} or {yesterday} in mode "update", unless the source names {since}'
+            raise ParameterError("source.batch", rule, batch, "A lost night would not be noticed.")
+        return
+    if mode != "update":
+        raise ParameterError("source.mode", '"update" where the source names {since}', mode)
+    if batch is not None:
+        rule = "left out where the source names {since}: times tell what was read before"
+        raise ParameterError("source.batch", rule, batch)
+    if source.get("time") is False:
+        raise ParameterError("source.time", "left out, or a column, where the source names {since}", False)
+    if options.duplicates == "error" or (options.rows_have_weights and options.duplicates == "sum"):
+        rule = "without {since}, which reads some rows twice, where each row counts"
+        advice = "Read whole days: {yesterday}, {date}."
+        raise ParameterError("source", rule, source.get("query") or source.get("data"), advice)
+    duration("source.overlap", overlap or _OVERLAP)
+
+
+def since_of(data: Interactions, overlap: str | None, clock: int) -> str:
+    """Return what {since} stands for: the latest time of the published events, less the overlap.
+
+    `clock` is the time of the machine, in microseconds since 1970: later events do not move the range.
+    """
+    times = times_of(data)
+    if times is None:
+        return BEGINNING
+    start = min(int(times.max()), clock) - duration("overlap", overlap or _OVERLAP)
+    return f"{datetime.fromtimestamp(max(start, 0) // 1_000_000, UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def times_ahead(data: Interactions, latest: int) -> list[str]:
+    """Return a message if the data has events after the latest time that one may have."""
+    times = times_of(data)
+    count = 0 if times is None else int((times > latest).sum())
+    if times is None or not count:
+        return []
+    return [f"{count:,} pairs have times up to {shown(int(times.max()))}, which is in the future"]
+
+
+def gap_between(old: Interactions, new: Interactions) -> list[str]:
+    """Return the time between the published events and the new ones, if the overlap did not come again."""
+    was, more = times_of(old), times_of(new)
+    if was is None or more is None or more.min() <= was.max():
+        return []
+    return [f"{shown(int(was.max()))} to {shown(int(more.min()))}"]
+
+
+def days_without(batch_before: Callable[[int], str], batches: Collection[str]) -> list[str]:
+    """Return the names of the batches between the last that the model has and tonight's, the oldest first.
+
+    `batch_before` returns the name of the batch of so many days before. If the model has none of the last
+    400, nothing is missing: it was not fitted by this job.
+    """
+    names = [batch_before(days) for days in range(1, _LONGEST_GAP)]
+    last = next((place for place, name in enumerate(names) if name in batches), 0)
+    return names[:last][::-1]
+
+
+def times_of(data: Interactions) -> Times | None:
+    """Return the last time of each pair, also where all are the same."""
+    return None if data.origin is None else data.origin.times
