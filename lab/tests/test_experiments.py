@@ -10,11 +10,10 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec import datasets, evaluation
-from mrfrec.evaluation.protocol import rank
-from mrfrec.models.registry import build
 from mrfrec_lab import peer_models, peer_trials, peers, runner, tables
 from mrfrec_lab.__main__ import main
 from mrfrec_lab.lists import measure_lists, split_of
+from mrfrec_lab.models import build
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def test_all_models_are_tuned_measured_and_put_in_one_table(folder: Path) -> Non
         "kind": "MultVAE", "recipe": {"dropout": 0.3, "hidden": 9, "epochs": 4}, "seconds": 61.0,
         "device": "some GPU", "torch": "2.0",
     }  # fmt: skip
-    ranked = rank(model, split.test, 100)
+    ranked, _ = model.top_k(split.test.shown, 100, ties="popularity")
     np.savez_compressed(folder / "gpu" / "small-MultVAE.npz", ranked=ranked, facts=json.dumps(facts))
     trial = {
         "recipe": facts["recipe"], "epochs": 9, "best_epoch": 4, "ndcg@100": 0.25, "ended": False,

@@ -18,7 +18,7 @@ import pytest
 
 from mrfrec import Interactions
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.evaluation.splits import strong_generalisation
+from mrfrec.evaluation import strong_generalisation
 from mrfrec_lab import datasets
 from mrfrec_lab.__main__ import main
 from mrfrec_lab.datasets.originals import read_original

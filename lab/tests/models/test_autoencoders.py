@@ -19,7 +19,7 @@ from mrfrec import (
     ParameterError,
     load,
 )
-from mrfrec.core.rows import Rows
+from mrfrec.extending import Rows
 from mrfrec_lab.models import CDAE, MultDAE, MultVAE, networks
 from mrfrec_lab.models import training as training_loop
 from mrfrec_lab.models.autoencoders import Autoencoder

@@ -7,11 +7,9 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
-from mrfrec.answers import selection
-from mrfrec.core.rows import Rows
-from mrfrec.fitted import scorers
+from mrfrec import Interactions
 from mrfrec_lab.models import MultDAE
-from mrfrec_lab.models.latent import VectorScorer
+from mrfrec_lab.side_checks import Cut
 
 from matrices import random_matrix
 
@@ -19,36 +17,22 @@ M, D = 40, 6
 Array = npt.NDArray[Any]
 
 
-def problem(n: int, dtype: str = "float32", seed: int = 0) -> tuple[Rows, Array, Array, Array]:
-    """Histories, users' vectors, items' vectors, and what scores start from."""
-    rng = np.random.default_rng(seed)
-    histories = Rows.of(sp.csr_array((rng.random((n, M)) < 0.2).astype(dtype)))
-    users, vectors = (rng.normal(size=(rows, D)).astype(dtype) for rows in (n, M))
-    return histories, users, vectors, rng.normal(size=M).astype(dtype)
+def problem(n: int, m: int = M, d: int = D) -> tuple[Any, sp.csr_array]:
+    """A model with random vectors, and histories of which none is empty."""
+    rng = np.random.default_rng(0)
+    X = rng.random((n, m)) < 0.2
+    X[:, 0] |= ~X.any(axis=1)
+    left, vectors = (rng.normal(size=(m, d)).astype(np.float32) for _ in range(2))
+    base = rng.normal(size=m).astype(np.float32)
+    histories = sp.csr_array(X.astype(np.float32))
+    return Cut(left, vectors.T, base).fit(Interactions(histories)), histories
 
 
-def scores_of(users: Array, vectors: Array, start: Array) -> Array:
-    nobody = Rows.empty(len(users), len(vectors))
-    return selection.score(VectorScorer(nobody, users, vectors), start, 2)
-
-
-def top_k(
-    histories: Rows, users: Array, vectors: Array, start: Array, k: int, order: Array,
-    exclude_seen: bool = True, threads: int = 2,
-) -> tuple[Array, Array]:  # fmt: skip
-    hidden = histories if exclude_seen else None
-    scorer = VectorScorer(histories, users, vectors)
-    return selection.top_k(scorer, k, scorers.Base(start, order), hide=hidden, threads=threads)[:2]
-
-
-def naive_top_k(
-    histories: Rows, scores: Array, k: int, order: Array, exclude_seen: bool
-) -> tuple[Array, Array]:
+def naive_top_k(X: Array, scores: Array, k: int, exclude_seen: bool) -> tuple[Array, Array]:
     items, best = np.full((len(scores), k), -1), np.full((len(scores), k), -np.inf)
     for u, row in enumerate(scores):
-        seen = set(histories.items[histories.ptr[u] : histories.ptr[u + 1]].tolist()) if exclude_seen else ()
-        left = [i for i in range(len(row)) if i not in seen and row[i] > -np.inf]
-        chosen = sorted(left, key=lambda i: (-row[i], order[i]))[:k]
+        left = [i for i in range(len(row)) if not (exclude_seen and X[u, i])]
+        chosen = sorted(left, key=lambda i: (-row[i], i))[:k]
         items[u, : len(chosen)], best[u, : len(chosen)] = chosen, row[chosen]
     return items, best
 
@@ -57,48 +41,45 @@ def naive_top_k(
 @pytest.mark.parametrize("k", [1, 7, M])
 @pytest.mark.parametrize("n", [5, 70])
 def test_the_best_are_those_of_plain_numpy(n: int, k: int, exclude_seen: bool) -> None:
-    histories, users, vectors, start = problem(n)
-    start[[3, 20]] = -np.inf
-    order = np.random.default_rng(1).permutation(M).astype(np.int32)
-    found = top_k(histories, users, vectors, start, k, order, exclude_seen=exclude_seen)
-    scores = scores_of(users, vectors, start)
-    items, best = naive_top_k(histories, scores, k, order, exclude_seen)
+    model, X = problem(n)
+    found = model.top_k(X, k, exclude_seen=exclude_seen)
+    items, best = naive_top_k(X.toarray(), model.scores(X), k, exclude_seen)
     np.testing.assert_array_equal(found[0], items)
     np.testing.assert_array_equal(found[1], best.astype(np.float32))
+    learned = model.fitted_.learned
+    expected = X.toarray() @ learned.left @ learned.vectors.T + learned.base_scores
+    np.testing.assert_allclose(model.scores(X), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("d", [1, 100])
 def test_a_user_alone_among_few_and_among_many_gets_the_same_to_the_bit(d: int) -> None:
-    rng = np.random.default_rng(2)
-    m, n = 700, 90
-    users, vectors = (rng.normal(size=(rows, d)).astype(np.float32) for rows in (n, m))
-    start, order = np.zeros(m, np.float32), np.arange(m, dtype=np.int32)
-    nothing = Rows(np.zeros(n + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), m)
-
-    def best(chosen: Array, threads: int = 2) -> tuple[Array, Array]:
-        rows = nothing.take(chosen)
-        return top_k(rows, users[chosen], vectors, start, 20, order, threads=threads)
-
-    items, scores = best(np.arange(n))
-    assert n > scorers.FEW
-    mixed = rng.permutation(n)
+    model, X = problem(90, m=700, d=d)
+    items, scores = model.top_k(X, 20)
+    mixed = np.random.default_rng(2).permutation(90)
+    # Up to 16 users are answered one after the other, more in blocks.
     for chosen in (mixed, mixed[:16], mixed[:17], mixed[40:41], np.repeat(mixed[:3], 30)):
         for threads in (1, 2):
-            found = best(chosen, threads)
+            model.threads = threads
+            found = model.top_k(X[chosen], 20)
             np.testing.assert_array_equal(found[0], items[chosen])
             np.testing.assert_array_equal(found[1], scores[chosen])
-        whole = scores_of(users[chosen], vectors, start)
+        whole = model.scores(X[chosen])
         np.testing.assert_array_equal(np.take_along_axis(whole, items[chosen], 1), scores[chosen])
 
 
 @pytest.mark.parametrize("n", [2, 40])
-def test_ties_go_by_the_order(n: int) -> None:
-    histories = Rows(np.zeros(n + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), 5)
-    order = np.array([4, 2, 0, 3, 1], np.int32)
-    vectors = np.array([[1.0], [2], [2], [1], [2]], np.float32)
-    items, scores = top_k(histories, np.ones((n, 1), np.float32), vectors, np.zeros(5, np.float32), 4, order)
-    assert items.tolist() == [[2, 4, 1, 3]] * n
-    assert scores.tolist() == [[2.0, 2.0, 2.0, 1.0]] * n
+def test_ties_go_by_popularity_or_by_index(n: int) -> None:
+    """Everybody has item 5; the vectors make pairs of items equal."""
+    X = np.zeros((n, 6), np.float32)
+    X[:, 5] = 1.0
+    X[0] = [0, 0, 1, 1, 0, 1]
+    vectors = np.array([[1.0], [2], [2], [1], [2], [0]], np.float32)
+    model = Cut(np.eye(6, 1, -5, np.float32), vectors.T, np.zeros(6)).fit(Interactions(sp.csr_array(X)))
+    asked = sp.csr_array(X[1:])
+    for ties, expected in (("index", [1, 2, 4, 0]), ("popularity", [2, 1, 4, 3])):
+        items, scores = model.top_k(asked, 4, ties=ties)
+        assert items.tolist() == [expected] * (n - 1)
+        assert scores.tolist() == [[2.0, 2.0, 2.0, 1.0]] * (n - 1)
 
 
 # ── the base of such models ───────────────────────────────────────────────────────────────────────

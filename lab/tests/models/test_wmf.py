@@ -17,10 +17,9 @@ from mrfrec import (
     MrfrecWarning,
     load,
 )
-from mrfrec.answers.reasons import explanation
-from mrfrec.io.artifact import open_file, write_file
 from mrfrec_lab.models import WMF
 
+from kinds import relearn
 from matrices import random_matrix
 
 Matrix = npt.NDArray[Any]
@@ -82,9 +81,8 @@ def test_explanations_are_those_of_section_5(X: Matrix) -> None:
     c = 1 + 5.0 * X[user]
     W = np.linalg.inv(Y.T @ np.diag(c) @ Y + 3.0 * np.eye(4))
     expected = {int(j): float(Y[target] @ W @ Y[j] * c[j]) for j in had}
-    found, base, _ = explanation(model.fitted_, target, user=user)
-    assert base == 0.0
-    assert {reason.item: reason.amount for reason in found} == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    found = model.explain(target, user=user).select("item", "contribution").rows()
+    assert dict(found) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 def test_an_item_nobody_has_is_a_zero_vector_and_is_near_to_nothing(X: Matrix) -> None:
@@ -159,9 +157,8 @@ def test_without_the_library_training_says_what_to_install_and_answering_goes_on
 
 @pytest.mark.parametrize("part", ["gram", "vectors"])
 def test_a_file_whose_parts_do_not_go_together_is_refused(part: str, tmp_path: Path) -> None:
-    trained(random_matrix(5)).save(tmp_path / "w.mrf")
-    facts, arrays = open_file(tmp_path / "w.mrf")
-    parts = {name: stored.read() for name, stored in arrays.items()}
-    write_file(tmp_path / "w2.mrf", {**parts, part: parts[part][:, :3].copy()}, facts)
+    model = trained(random_matrix(5))
+    relearn(model, **{part: getattr(model.fitted_.learned, part)[:, :3].copy()})
+    model.save(tmp_path / "w.mrf")
     with pytest.raises(ModelFileError, match=part):
-        load(tmp_path / "w2.mrf")
+        load(tmp_path / "w.mrf")
