@@ -76,7 +76,8 @@ def test_ties_go_by_popularity_or_by_index(n: int) -> None:
     vectors = np.array([[1.0], [2], [2], [1], [2], [0]], np.float32)
     model = Cut(np.eye(6, 1, -5, np.float32), vectors.T, np.zeros(6)).fit(Interactions(sp.csr_array(X)))
     asked = sp.csr_array(X[1:])
-    for ties, expected in (("index", [1, 2, 4, 0]), ("popularity", [2, 1, 4, 3])):
+    every: list[tuple[Any, list[int]]] = [("index", [1, 2, 4, 0]), ("popularity", [2, 1, 4, 3])]
+    for ties, expected in every:
         items, scores = model.top_k(asked, 4, ties=ties)
         assert items.tolist() == [expected] * (n - 1)
         assert scores.tolist() == [[2.0, 2.0, 2.0, 1.0]] * (n - 1)
