@@ -150,12 +150,12 @@ def reason_columns(
     return columns
 
 
-def columns_shown(catalogue: Catalogue, names: Iterable[str], is_anonymous: bool = False) -> list[str]:
-    """Return the columns of a table to look at: no titles if there are none, no user of a nameless history.
+def columns_shown(catalogue: Catalogue, names: Iterable[str], without_user: bool = False) -> list[str]:
+    """Return the columns of a table to look at: no titles if there are none, and perhaps no user.
 
     Files, tables of databases and JSON have all columns, whatever the model.
     """
-    left_out = ("title" if catalogue.titles is None else "", "user" if is_anonymous else "")
+    left_out = ("title" if catalogue.titles is None else "", "user" if without_user else "")
     return [name for name in names if name not in left_out]
 
 

@@ -183,7 +183,7 @@ def recommend(
             raise DataError(f"{len(people):,} users are too many for a table: give -o FILE.csv.")
         lines = as_rows(opened.fitted_, runtime_of(opened), people, question)
         shown = [*RECOMMENDATION_COLUMNS, *(["because"] if explain else [])]
-        write_rows(lines, shown, catalogue, kind, results.output, people.is_anonymous)
+        write_rows(lines, shown, catalogue, kind, results.output, len(people) == 1)
 
 
 def similar(

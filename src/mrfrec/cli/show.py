@@ -87,11 +87,11 @@ def write_rows(
     catalogue: Catalogue,
     kind: str,
     output: str | Path | None,
-    is_anonymous: bool = False,
+    of_one: bool = False,
 ) -> None:
     """Write rows as "table", "json" or "csv", streaming except for tables.
 
-    A table leaves out the titles if there are none, and the user of one history without a name.
+    A table leaves out the titles if there are none, and the user if all are `of_one`.
     """
     with nullcontext(sys.stdout) if output is None else output_file(output) as file:
         if kind == "csv":
@@ -105,7 +105,7 @@ def write_rows(
                 before = ","
             file.write("[]\n" if before == "[" else "\n]\n")
         else:
-            shown = columns_shown(catalogue, names, is_anonymous)
+            shown = columns_shown(catalogue, names, of_one)
             print_table(([row[name] for name in shown] for row in rows), shown, file)
 
 
