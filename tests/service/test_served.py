@@ -3,6 +3,7 @@
 import errno
 import math
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -205,3 +206,12 @@ def test_reload_that_failed_for_a_passing_reason_is_tried_again_with_growing_pau
     models.follow()
     assert models.choose("m").served.fingerprint != first.fingerprint
     assert not models.stale
+
+
+def test_folder_of_copies_that_was_tidied_away_is_made_again(files: dict[str, Path], path: Path) -> None:
+    models = ServedModels({"m": path}, copies=path.parent / "copies")
+    shutil.rmtree(path.parent / "copies")
+    replace_by(path, files["b"])
+    before = models.choose("m").served.fingerprint
+    models.follow()
+    assert models.choose("m").served.fingerprint != before

@@ -4,7 +4,7 @@ A file that is written over in place, as by `cp`, changes under the answers of e
 it, or ends the process (SIGBUS). So the service copies a file before it opens it. The copies lie in one
 folder, named by the hashes of their content: processes that serve the same file map the same copy, which is
 in memory once. Each process holds a shared lock on a copy while a model answers from it. The last one to let
-go of it removes it. The next start removes the copies of processes that were killed.
+go of it removes it. Whoever next opens a model removes the copies of processes that were killed.
 """
 
 import fcntl

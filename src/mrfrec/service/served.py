@@ -98,7 +98,7 @@ class ServedModels:
         self._due: dict[str, tuple[float, float]] = {}
         self.on_failure: Callable[[str], None] = lambda name: None  # called when a file cannot be opened
         self._lock = threading.Lock()  # one model is opened at a time
-        self._copies = folder_of_copies(copies)
+        self._copies = copies
         self._served = {name: self._opened(name) for name in paths}
 
     def __iter__(self) -> Iterator[Served]:
@@ -183,7 +183,8 @@ class ServedModels:
     def _opened(self, name: str) -> Served:
         """Open a copy of a model, check every byte of it, and warm it up by an answer of each kind."""
         start = time.perf_counter()
-        path, folder = self._paths[name], self._copies
+        path = self._paths[name]
+        folder = folder_of_copies(self._copies)  # whoever tidies up temporary files may have removed it
         try:
             copy = copied(path, folder)
         except OSError as error:
