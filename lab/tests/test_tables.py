@@ -97,13 +97,15 @@ def test_published_numbers_stand_only_beside_the_published_data(split: Split) ->
     table = tables.TABLE_1["ml-20m"]
     row: dict[str, Any] = {
         "name": "SLIM", "measured": {name: [0.4, 0.01] for name in tables.AT_100}, "users": 9,
-        "seconds": 61.0, "machine": "B", "grid": {}, "parameters": {}, "trials": 1, "validation": None,
+        "seconds": 61.0, "machine": "B", "grid": {}, "trials": 1,
+        "parameters": {"sparsity": None, "half_life": None}, "validation": None,
         "remark": "", "date": "2026-01-01",
     }  # fmt: skip
     assert "0.401 / 0.370 / 0.495" in runner.page("table1 ml-20m", table, {"SLIM": row}, [])
     other = runner.page("table1 ml-20m", table, {"SLIM": row}, [f"{runner.DIFFERS}. events: expected 5."])
     assert "0.401" not in other
     assert "1 min 1 s" in other
+    assert "sparsity=dense, half_life=none" in other
 
 
 def test_an_uncentered_form_with_a_flat_ridge_is_ease(split: Split) -> None:

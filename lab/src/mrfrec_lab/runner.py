@@ -259,6 +259,8 @@ def page(command: str, table: Table, found: dict[str, dict[str, Any]], notes: li
     for row in rows:
         axes = "; ".join(f"{key} in {', '.join(map(_text, values))}" for key, values in row["grid"].items())
         chosen = {key: value for key, value in row["parameters"].items() if key != "threshold" or value}
+        if "sparsity" in chosen and chosen["sparsity"] is None:
+            chosen["sparsity"] = "dense"
         parameters = ", ".join(f"{key}={_text(value)}" for key, value in chosen.items())
         value = f"{row['validation']:.4f}" if row["validation"] else "–"
         tried.append([row["name"], parameters or "–", axes or "–", str(row["trials"]), value, row["remark"]])
@@ -309,7 +311,7 @@ def _mean(found: list[float] | None) -> str:
 
 def _text(value: Any) -> str:
     if value is None or isinstance(value, bool):
-        return "dense" if value is None else "yes" if value else "no"
+        return "none" if value is None else "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
