@@ -214,7 +214,7 @@ def test_tables_have_no_column_that_says_nothing(tmp_path: Path) -> None:
     assert plain.recommend(history={item: 1}, k=2).columns == told
     assert titled.recommend(history=[item], k=2).columns == ["item", "title", *told[1:]]
     for whose in ({"users": data.users[0]}, {"history": [[item]]}, {"history": {"ann": [item]}}):
-        assert plain.recommend(**whose, k=2).columns == ["user", *told]  # type: ignore[arg-type]
+        assert plain.recommend(**whose, k=2).columns == ["user", *told]
     for frame in (plain.history(data.users[0]), plain.search(str(item)), plain.similar_items(item, k=1)):
         assert "title" not in frame.columns
     assert "title" in plain.explain(item, user=data.users[0]).columns  # which names the base score
