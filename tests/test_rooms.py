@@ -27,7 +27,7 @@ HOME_OF = {
     "threadpoolctl": {"engines/local.py"},
     "narwhals": rooms("io", "sources frames") | {"shown.py"},
     "safetensors": {"io/artifact.py"},
-    "pyarrow": {"io/queries.py"},
+    "pyarrow": rooms("io", "queries text"),
     "adbc_driver_postgresql": {"io/databases.py"},
     "sqlite3": {"io/databases.py"},
     "typer": rooms("cli", "app data demo derived fitting inspecting options recommending serving"),

@@ -317,9 +317,9 @@ def test_parameters_are_set_under_the_rules_of_the_constructor() -> None:
 def test_histories_that_were_read_by_other_rules_are_refused() -> None:
     rows = pl.DataFrame({"user": [1, 1, 2, 2], "item": [1, 2, 2, 3], "qty": [5, -5, 2, 1]})
     rated = MRF.paper().fit(read_interactions(rows, value="qty", binary=False))
-    plain = MRF.paper().fit(rows)
+    plain = MRF.paper().fit(read_interactions(rows, value=False))
     with pytest.raises(DataError, match=r"histories were read with the defaults.*\*\*model\.reading_"):
-        rated.recommend(history=read_interactions(rows), k=1)
+        rated.recommend(history=read_interactions(rows, value=False), k=1)
     with pytest.raises(DataError, match="training data with the defaults"):
         plain.recommend(history=read_interactions(rows, value="qty", binary=False), k=1)
     alike = read_interactions(rows.rename({"user": "who"}), user="who", value="qty", **rated.reading_)

@@ -143,7 +143,7 @@ def test_kinds_can_be_said() -> None:
         ("z", "number", r"column 'z' must hold a number in each cell; got 'a,b'"),
         ("x", "flag", r"column 'x' must hold a flag in each cell; got '12'"),
         ("z", "time", r"column 'z' must hold a time in each cell; got 'a,b'"),
-        ("day", "time", r"column 'day' must hold dates or times"),
+        ("day", "time", r"column 'day' must hold a time in each cell; got '1'"),
         ("none", "time", "columns must be columns of the polars frame: 'x', 'y', 'z', 'day'; got 'none'"),
         ("x", "what", "columns must be of the kinds number, flag, text, list, time; got 'x=what'"),
     ):

@@ -22,7 +22,7 @@ import pytest
 import scipy.sparse as sp
 
 import mrfrec
-from mrfrec import MRF, MrfrecWarning, load, read_interactions
+from mrfrec import MRF, load, read_interactions
 from mrfrec.cli.app import run as run_command
 from mrfrec.errors import DataError, MissingLibraryError, ParameterError
 from mrfrec.io import batches, databases, queries
@@ -309,8 +309,9 @@ def test_types_of_postgresql_are_understood_or_refused(postgres: str) -> None:
     assert read_interactions(postgres, time=True, query=query).origin is not None
     odd_time = "select n as user_id, n as item_id, {} as time from generate_series(1, 3) n"
     for odd in ("interval '1 day'", "'\\x01'::bytea", "'infinity'::timestamp", "array[n]", "'[5]'::json"):
-        with pytest.warns(MrfrecWarning, match="no times are kept"):
-            assert read_interactions(postgres, query=odd_time.format(odd)).times is None
+        with pytest.raises(DataError, match="time"):
+            read_interactions(postgres, query=odd_time.format(odd))
+        assert read_interactions(postgres, query=odd_time.format(odd), time=False).times is None
     for right in (
         "'2020-01-01'::date + n",
         "n::numeric",

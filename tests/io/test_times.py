@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from mrfrec import DataError, Interactions, MrfrecWarning, ParameterError, read_interactions
 from mrfrec.io import batches
+from mrfrec.io.tables import RowsBefore, read_events
 
 START = datetime(2018, 3, 4, 5, 6, 7, tzinfo=UTC)
 ROWS = pl.DataFrame({"user": [1, 1, 2, 1, 3], "item": [5, 6, 5, 5, 6]})
@@ -70,11 +71,11 @@ def test_numbers_in_json_lines_are_read_as_fast_as_texts(monkeypatch: pytest.Mon
     from mrfrec.io import text
 
     lines = pl.Series([json.dumps({"user": 1, "item": 2, "ts": at}) for at in (1e9, 5, 1.25)])
-    roles = {"user": "user", "item": "item", batches.POSSIBLE_TIME: "ts"}
+    roles = {"user": "user", "item": "item", "time": "ts"}
     kinds = dict.fromkeys(("user", "item", "ts"), pl.Int128)
     rows = text._parse_fast(lines, roles, kinds)
     assert rows is not None
-    assert [float(at) for at in rows[batches.POSSIBLE_TIME]] == [1e9, 5, 1.25]
+    assert [float(at) for at in rows["time"]] == [1e9, 5, 1.25]
     for odd in ("true", "[1]", '{"a": 1}'):
         line = pl.Series(['{"user": 1, "item": 2, "ts": ' + odd + "}"])
         assert text._parse_fast(line, roles, kinds) is None
@@ -82,7 +83,7 @@ def test_numbers_in_json_lines_are_read_as_fast_as_texts(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("options", [{}, {"binary": False}, {"min_value": 2, "min_users": 2}], ids=str)
 def test_matrix_does_not_change_because_times_are_read(options: dict[str, Any]) -> None:
-    plain = ROWS.with_columns(rating=pl.Series([1.0, 2, 3, 4, 5]))
+    plain = ROWS.with_columns(plays=pl.Series([1.0, 2, 3, 4, 5]))
     timed = plain.with_columns(date=FORMS["text"])
     alone, off, on = (
         read_interactions(plain, **options),
@@ -99,72 +100,146 @@ def test_matrix_does_not_change_because_times_are_read(options: dict[str, Any]) 
             np.testing.assert_array_equal(first, other)
 
 
-@pytest.mark.parametrize(
-    ("times", "why"),
-    [
-        (
-            ["2020-01-01", None, "", "2020-01-02", "2020-01-03"],
-            "'date': the polars frame: no time in 2 of the first 5 rows.",
-        ),
-        (
-            ["2020-01-01", "soon", "x", "2020-01-02", "y"],
-            "neither a number nor a date in 3 of the first 5 rows, such as 'soon'. Texts must be in ISO 8601",
-        ),
-        ([20200101, 20200102, 20200103, 20200104, 20200105], "times that are numbers must be all seconds"),
-        (
-            [1.0, 2, 3, float("nan"), 5],
-            "neither a number nor a date in 1 of the first 5 rows, such as nan. Name",
-        ),
-        ([1, 2, 3, 4, 10**12], "all seconds or all milliseconds"),
-        ([True, False, True, False, True], "column 'date' is Boolean"),
-        ([timedelta(1)] * 5, "column 'date' is Duration"),
-        ([[1]] * 5, "column 'date' is List"),
-        ([object()] * 5, "column 'date' is Object"),
-        (["5", "2020-01-01", "6", "7", "8"], "times are numbers in some rows and dates in others"),
-    ],
-)
-def test_recognised_column_without_a_time_in_each_row_is_not_kept(times: list[Any], why: str) -> None:
+ISO_8601 = r".* Texts must be in ISO 8601, .*pd\.to_datetime\(…, dayfirst=True\)"
+NO_TIMES = r".* Without times: time=False \(--time-column no\)\.$"
+# The times of five rows, what is said, and how many are bad rows; None where the whole column is refused.
+ODD_TIMES: list[tuple[list[Any], str, int | None]] = [
+    (
+        ["2020-01-01", None, "", "2020-01-02", "2020-01-03"],
+        "row 2: no time. It is the first of 2 bad rows",
+        2,
+    ),
+    (
+        ["2020-01-01", "soon", "x", "2020-01-02", "y"],
+        f"row 2: time neither a number nor a date, 'soon'{ISO_8601}",
+        3,
+    ),
+    (
+        ["2020-01-01", "03.04.2013", *["2020-01-02"] * 3],
+        f"row 2: time neither .*, '03\\.04\\.2013'{ISO_8601}",
+        1,
+    ),
+    ([1.0, 2, 3, float("nan"), 5], f"row 4: no time. It is the only bad row among 5.{NO_TIMES}", 1),
+    ([1, 2, 3, 4, 10**12], "row 5: time of another form than most, which are numbers of seconds, 10+", 1),
+    (
+        ["5", "2020-01-01", "6", "7", "8"],
+        "row 2: time of another form than most, .* seconds, '2020-01-01'",
+        1,
+    ),
+    (
+        ["2026-03-29T02:30:00+02:00", "2026-03-29 02:30:00", "2026-03-29", *["2026-03-29T02:30Z"] * 2],
+        "row 2: time of another form than most, which are times with an offset, '2026-03-29 02:30:00'",
+        2,
+    ),
+    ([10**15, 1, 2, 3, 4], "row 1: time neither a number nor a date, 10+", 1),
+    (
+        [20200101, 20200102, 20200103, 20200104, 20200105],
+        f"seconds or milliseconds since 1970; got 20200105.*{NO_TIMES}",
+        None,
+    ),
+    ([True, False, True, False, True], f"column 'date' is Boolean{NO_TIMES}", None),
+    ([timedelta(1)] * 5, "column 'date' is Duration", None),
+    ([[1]] * 5, "column 'date' is List", None),
+    ([object()] * 5, "column 'date' is Object", None),
+]
+
+
+@pytest.mark.parametrize(("times", "why", "bad"), ODD_TIMES)
+def test_times_are_given_up_by_nothing_but_time_false(times: list[Any], why: str, bad: int | None) -> None:
     frame = ROWS.with_columns(pl.Series("date", times, strict=False))
-    plain = read_interactions(ROWS)
-    with pytest.warns(MrfrecWarning, match="no times are kept: column 'date': ") as warned:
-        data = read_interactions(frame)
-    assert len(warned) == 1
-    assert why in str(warned[0].message)
-    assert repr(data).endswith("""not used: 'date' (time='date', on_bad="skip" would use it))""")
-    assert (data.times, data.fingerprint) == (None, plain.fingerprint)
-    for asked in ("date", True):
-        with pytest.raises(DataError):
+    for asked in (None, "date", True):
+        with pytest.raises(DataError, match=why):
             read_interactions(frame, time=asked)
+    without = read_interactions(frame, time=False)
+    assert (without.times, without.fingerprint) == (None, read_interactions(ROWS).fingerprint)
+    if bad is None:
+        with pytest.raises(DataError, match=why):
+            read_interactions(frame, on_bad="skip")
+        return
+    kept = read_interactions(frame, on_bad="skip")
+    assert (sum(kept.skipped.values()), kept.share_skipped) == (bad, bad / 5)
+    assert ("skipped rows", bad) in [note[:2] for note in kept.notes]
 
 
-def test_times_of_earlier_rows_go_if_a_later_row_has_none(
+def test_what_postgresql_writes_is_a_time() -> None:
+    texts = [
+        "2026-03-29 02:30:00+00",
+        "2026-03-29 02:30:00.5+05:30",
+        "2026-03-29 02:30:00-03",
+        "2026-03-29 02:30Z",
+    ]
+    frame = pl.DataFrame({"user": [1, 2, 3, 4], "item": [1, 2, 3, 4], "created_at": texts})
+    start = datetime(2026, 3, 29, 2, 30, tzinfo=UTC)
+    seconds = {
+        pair[0]: round(day * 86_400, 1) for pair, day in days_of(read_interactions(frame), start).items()
+    }
+    assert seconds == {1: 0, 2: 0.5 - 5.5 * 3600, 3: 3 * 3600, 4: 0}
+
+
+def test_rows_of_unknown_time_may_count_as_the_oldest(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "mrfrec")
+    (tmp_path / "a.csv").write_text("user,item,date\n1,2,2020-01-03\n2,2,\n3,3,soon\n4,2,2020-01-02\n")
+    (tmp_path / "b.csv").write_text("user,item\n5,2\n")
+    paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    data = read_interactions(paths, missing_time="oldest")
+    days = {(1, 2): 1, (2, 2): 0, (3, 3): 0, (4, 2): 0, (5, 2): 0}
+    assert days_of(data, datetime(2020, 1, 2, tzinfo=UTC)) == days
+    assert data.notes[0][:2] == ("missing times", 3)
+    assert "3 rows without a time count as the oldest, 2020-01-02" in caplog.messages
+    assert len(read_interactions(paths, missing_time="oldest", since="2020-01-01")) == 2
+    for options, message in (
+        ({"missing_time": "newest"}, 'missing_time must be "oldest" or None'),
+        ({"missing_time": "oldest", "time": False}, "time must be left out with .* missing_time"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            read_interactions(paths, **options)
+    with pytest.raises(
+        ParameterError, match=r"missing_time must be left out for .*b\.csv, which has no column"
+    ):
+        read_interactions(paths[1], missing_time="oldest")
+
+
+def test_rows_later_than_the_latest_time_allowed_are_bad_rows(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    for times in (["2020-01-01", "2020-01-03", "2020-01-02"], ["1577836800", "1578009600", "1577923200"]):
+        path.write_text("user,item,date\n" + "".join(f"{n},2,{at}\n" for n, at in enumerate(times)))
+        before = RowsBefore(latest=micros(datetime(2020, 1, 2, tzinfo=UTC)))
+        with pytest.raises(DataError, match="row 2: time in the future, '"):
+            read_events(path, before)
+        with pytest.warns(MrfrecWarning, match="left out 1 row: time in the future"):
+            data = read_events(path, before, on_bad="skip")
+        assert (list(data.users), data.notes[0].what) == ([0, 2], "rows ahead")
+
+
+def test_a_bad_time_is_told_by_its_row_with_the_number_of_bad_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batches, "BATCH_ROWS", 2)
     path = tmp_path / "t.csv"
-    path.write_text("user,item,ts\n" + "".join(f"{n},{n},{n if n != 7 else ''}\n" for n in range(1, 12)))
-    with pytest.warns(MrfrecWarning, match="no time in 1 of the first") as warned:
-        data = read_interactions(path)
-    assert (data.times, len(data), len(warned)) == (None, 11, 1)
-    with pytest.raises(DataError, match="row 7: no time"):
-        read_interactions(path, time="ts")
-    kept = read_interactions(path, time="ts", on_bad="skip")
-    assert kept.skipped == {"no time": 1}
+    path.write_text(
+        "user,item,ts\n" + "".join(f"{n},{n},{n if n not in (7, 9) else ''}\n" for n in range(1, 12))
+    )
+    with pytest.raises(DataError, match=r"row 7: no time\. It is the first of 2 bad rows among 11\."):
+        read_interactions(path)
+    kept = read_interactions(path, on_bad="skip")
+    assert kept.skipped == {"no time": 2}
     assert days_of(kept, datetime(1970, 1, 1, tzinfo=UTC)) == {
-        (n, n): n / 86_400 for n in range(1, 12) if n != 7
+        (n, n): n / 86_400 for n in range(1, 12) if n not in (7, 9)
     }
 
 
-def test_files_with_and_without_times_have_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_with_and_without_times_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "a.csv").write_text("user,item,date\n1,2,2020-01-01\n")
     (tmp_path / "b.csv").write_text("user,item\n2,2\n")
     (tmp_path / "c.csv").write_text("user,item,timestamp\n1,2,1600000000\n")
     (tmp_path / "d.csv").write_text("user,item,time\n1,2,2020-01-05\n3,2,2020-01-03\n")
     paths = {name: tmp_path / f"{name}.csv" for name in "abcd"}
-    with pytest.warns(MrfrecWarning, match=r"b\.csv has no column of times, but other files have\."):
-        assert read_interactions([paths["a"], paths["b"]]).times is None
-    with pytest.warns(MrfrecWarning, match="times are numbers in some rows and dates in others"):
-        assert read_interactions([paths["a"], paths["c"]]).times is None
+    with pytest.raises(DataError, match=r"b\.csv has no column of times, but other files have\..*time=False"):
+        read_interactions([paths["a"], paths["b"]])
+    with pytest.raises(DataError, match=r"c\.csv, row 1: time of another form than most"):
+        read_interactions([paths["a"], paths["c"]])
     caplog.set_level("INFO", "mrfrec")
     new_year = datetime(2020, 1, 1, tzinfo=UTC)
     assert days_of(read_interactions([paths["a"], paths["d"]]), new_year) == {(1, 2): 4, (3, 2): 2}
@@ -185,13 +260,14 @@ def test_log_says_the_column_the_unit_and_the_range(caplog: pytest.LogCaptureFix
     )
 
 
-def test_of_several_columns_that_fit_none_is_taken_unless_it_is_named() -> None:
-    frame = ROWS.with_columns(created_at=FORMS["text"], ordered_at=FORMS["seconds"])
-    assert read_interactions(frame).times is None
+def test_of_several_columns_that_fit_one_is_to_be_named() -> None:
+    frame = ROWS.with_columns(created_at=FORMS["text"], ordered_at=FORMS["seconds"], time=FORMS["in Tokyo"])
     assert days_of(read_interactions(frame, time="ordered_at")) == LAST
-    with pytest.raises(DataError, match="which column holds the times"):
-        read_interactions(frame, time=True)
-    assert days_of(read_interactions(frame.with_columns(time=FORMS["in Tokyo"]))) == LAST  # the plainest
+    for asked in (None, True):
+        with pytest.raises(DataError, match="which column holds the times"):
+            read_interactions(frame, time=asked)
+    same = ROWS.with_columns(created_at=FORMS["text"], time=FORMS["text"])
+    assert days_of(read_interactions(same)) == LAST
 
 
 def test_options_about_times_change_no_time() -> None:
@@ -208,7 +284,7 @@ def test_times_after_the_clock_are_kept_with_one_warning() -> None:
     frame = ROWS.with_columns(
         date=pl.Series(["2018-01-01", "2019-01-01", "9000-01-02", "2018-01-01", "2017-01-01"])
     )
-    with pytest.warns(MrfrecWarning, match="in the future, the latest is 9000-01-02: they") as warned:
+    with pytest.warns(MrfrecWarning, match="1 time in the future, the latest is 9000-01-02: they") as warned:
         assert read_interactions(frame)
     assert len(warned) == 1
     read_interactions(frame, until="2020-01-01")
@@ -245,14 +321,5 @@ def test_pandas_times_are_converted_as_a_whole(monkeypatch: pytest.MonkeyPatch) 
         start = datetime(2020, 1, 1, tzinfo=UTC) - timedelta(hours=9 if zone else 0)
         assert days_of(data, start) == {(1, 1): 0, (2, 2): 1}
         timed.loc[1, "time"] = None
-        with pytest.warns(MrfrecWarning, match="no time in 1 of the first 2 rows"):
-            assert read_interactions(timed).times is None
-
-
-def test_a_date_with_the_day_first_says_how_to_convert_it() -> None:
-    frame = ROWS.with_columns(date=pl.lit("03.04.2013"))
-    advice = r"ISO 8601, .*pd\.to_datetime\(…, dayfirst=True\)"
-    with pytest.warns(MrfrecWarning, match=rf"in 5 of the first 5 rows, such as '03\.04\.2013'\. .*{advice}"):
-        read_interactions(frame)
-    with pytest.raises(DataError, match=rf"row 1: time neither .*, '03\.04\.2013'\. .*{advice}"):
-        read_interactions(frame, time="date")
+        with pytest.raises(DataError, match="row 2: no time"):
+            read_interactions(timed)

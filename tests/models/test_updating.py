@@ -212,11 +212,11 @@ def test_new_events_are_read_as_the_first_were() -> None:
 @pytest.mark.parametrize(
     ("options", "counted"),
     [
-        ({"window": "15d", "now": "1970-01-21", "min_items": 3}, {10: 1.0, 20: 1.0, 30: 1.0}),
-        ({"event_weights": {"view": 0.25, "buy": 1}}, {10: 1.25, 20: 0.25, 30: 0.25}),
+        ({"window": "15d", "now": "1970-01-21", "min_items": 3, "value": False}, {10: 1.0, 20: 1.0, 30: 1.0}),
+        ({"event_weights": {"view": 0.25, "buy": 1}, "value": False}, {10: 1.25, 20: 0.25, 30: 0.25}),
         ({"min_value": 4}, {10: 1.0, 30: 1.0}),
         ({"binary": False, "duplicates": "last"}, {10: 1.0, 20: 3.0, 30: 5.0}),
-        ({"until": "1970-01-15"}, {10: 1.0, 20: 1.0}),
+        ({"until": "1970-01-15", "value": False}, {10: 1.0, 20: 1.0}),
     ],
 )
 def test_tables_of_histories_are_read_as_the_first_events_were(
@@ -328,10 +328,10 @@ def test_forgetting_equals_a_fit_on_the_others(options: dict[str, Any], tmp_path
             "time": [99_000_000] * 4,
         }
     )
-    model = MRF().fit(read_interactions(pl.concat([events, secret]), **options))
+    model = MRF().fit(read_interactions(pl.concat([events, secret]), title="title", **options))
     model.save(tmp_path / "m.mrf", include_histories=True)
     loaded = mrfrec.load(tmp_path / "m.mrf").forget(["carol@example.org", "Jürgen"])
-    assert_same(loaded, MRF().fit(read_interactions(events, **options)), tmp_path)
+    assert_same(loaded, MRF().fit(read_interactions(events, title="title", **options)), tmp_path)
 
 
 def test_pairs_leave_a_window_as_new_events_come() -> None:
@@ -346,7 +346,7 @@ def test_pairs_leave_a_window_as_new_events_come() -> None:
     assert list(model.users_ or []) == [1, 3]
     model.update(pl.DataFrame({"user": [9], "item": [9], "time": [29 * day]}))  # comes too late
     assert list(model.users_ or []) == [1, 3]
-    with pytest.raises(DataError, match="the new events need times"):
+    with pytest.raises(DataError, match="the new events have no times"):
         model.update(Interactions(sp.eye_array(2, format="csr")))
     with pytest.warns(MrfrecWarning, match="now 1970-04-.* before it was 1970-03-.*: none of the earlier"):
         model.update(pl.DataFrame({"user": [4], "item": [4], "time": [100 * day]}))
@@ -517,18 +517,31 @@ def test_days_that_have_one_time_each_have_times_together() -> None:
         model.update(days[1])
 
 
-@pytest.mark.parametrize("timed", ["new", "earlier"])
-def test_times_of_one_part_alone_are_not_kept_with_a_warning(timed: str) -> None:
-    parts = [
-        read_interactions(table(90, seed), time=None if side == timed else False)
-        for seed, side in enumerate(("earlier", "new"))
-    ]
-    model = Popularity().fit(parts[0])
-    with pytest.warns(MrfrecWarning, match=f"the {timed} events have times and the .* have none: the result"):
-        model.update(parts[1])
+def test_times_of_new_events_alone_are_not_kept_with_a_warning() -> None:
+    model = Popularity().fit(read_interactions(table(90, 0), time=False))
+    with pytest.warns(MrfrecWarning, match="the earlier events have no times: .* fit again"):
+        model.update(read_interactions(table(90, 1)))
     assert times_of(model) is None
     model.update(table(20, 5))  # its times could not be kept, and are not read
     assert times_of(model) is None
+    with pytest.raises(ParameterError, match="missing_time must be left out: the model was fitted without"):
+        model.update(table(20, 6), missing_time="oldest")
+
+
+def test_times_are_never_lost_by_new_events_without() -> None:
+    first, new = table(90, 0), table(30, 1)
+    model = Popularity().fit(first)
+    times = times_of(model)
+    for events in (new.drop("time"), read_interactions(new, time=False)):
+        with pytest.raises(DataError, match=r'new events have no times, .* time=….* missing_time="oldest"'):
+            model.update(events)
+    with pytest.raises(DataError, match="row 2: no time"):
+        model.update(new.with_columns(pl.Series("time", [new["time"][0], *[None] * (len(new) - 1)])))
+    assert times_of(model) is times
+    both = pl.concat([first, new.with_columns(time=pl.lit(None))])
+    for events in (new.drop("time"), new.with_columns(time=pl.lit(None))):
+        model = Popularity().fit(first).update(events, missing_time="oldest")
+        np.testing.assert_array_equal(times_of(model), read_interactions(both, missing_time="oldest").times)
 
 
 def test_matrices_with_times_are_added_with_them() -> None:

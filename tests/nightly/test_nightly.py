@@ -734,7 +734,7 @@ def never_read(*_: object, **__: object) -> None:
 
 def check_refused(job: Path, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that a job is refused, also with --dry-run, before anything is read."""
-    monkeypatch.setattr(RUN, "read_more_interactions", never_read)
+    monkeypatch.setattr(RUN, "read_events", never_read)
     for attempt in (
         lambda: run_command(["nightly", str(job), "--dry-run"], Event()),
         lambda: nightly.run(job),

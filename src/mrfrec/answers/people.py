@@ -18,7 +18,7 @@ from mrfrec.data.interactions import Interactions, as_histories
 from mrfrec.data.reading_options import LIMITS, RULES, moment
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.fitted.state import FittedState
-from mrfrec.io.tables import read_more_interactions
+from mrfrec.io.tables import RowsBefore, read_events
 
 LARGEST_VALUE = 1e30  # of an item in a history: sums of its products are finite in single precision
 _USERS_AT_ONCE = 4096  # ranked and written as one batch
@@ -272,12 +272,13 @@ def read_histories(fitted: FittedState, source: object, **columns: Any) -> Inter
     A table without values is read without `min_value`.
     """
     rules = {name: x for name, x in fitted.rules.items() if name not in LIMITS}
+    before = RowsBefore(fitted.columns)
     try:
-        return read_more_interactions(source, fitted.columns, **columns, **rules)
+        return read_events(source, before, **columns, **rules)
     except ParameterError as error:
         if error.name != "min_value":
             raise
-    return read_more_interactions(source, fitted.columns, **columns, **{**rules, "min_value": None})
+    return read_events(source, before, **columns, **{**rules, "min_value": None})
 
 
 def _people_of_table(table: Any, fitted: FittedState) -> People:

@@ -18,7 +18,6 @@ from mrfrec.cli.show import (
     REPORT_FORMATS,
     check_output,
     kind_of,
-    note_skipped,
     output_file,
     progress_bar,
     show_report,
@@ -165,15 +164,11 @@ class Data:
             return datasets.load(name).filtered(**limits)
         if kind in ("time", "last"):
             reading = {"time": True, **reading}
-        data = read_interactions(self.data, progress=progress, **reading, **limits)
-        note_skipped(data.skipped)
-        return data
+        return read_interactions(self.data, progress=progress, **reading, **limits)
 
     def _given_split(self, progress: Progress | None) -> Split:
         def read(source: object, **reading: Any) -> Any:
-            data = read_interactions(source, progress=progress, **reading)
-            note_skipped(data.skipped)
-            return data
+            return read_interactions(source, progress=progress, **reading)
 
         reading = self.reading
         unused = self._changed("split", "at", "heldout", "hidden", "leave", "min_items", "seed")

@@ -23,14 +23,14 @@ from mrfrec.cli.options import (
     TableForm,
     UserColumn,
 )
-from mrfrec.cli.show import check_output, note_skipped, progress_bar
+from mrfrec.cli.show import check_output, progress_bar
 from mrfrec.errors import DataError
 from mrfrec.io.artifact import open_file
 from mrfrec.io.atomic import expanded
 from mrfrec.io.erasures import read_erasures
 from mrfrec.io.item_table import read_item_table
 from mrfrec.io.locks import WAIT, locked
-from mrfrec.io.tables import read_more_interactions
+from mrfrec.io.tables import RowsBefore, read_events
 from mrfrec.models.mrf.model import MRF
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import load
@@ -93,10 +93,9 @@ def fit(
         if name is not None:
             interactions = datasets.load(name).filtered(**reading)
         else:
-            erased = read_erasures(output)
-            interactions = read_more_interactions(data, {}, erased, progress=progress, **reading)
+            before = RowsBefore(erased=read_erasures(output))
+            interactions = read_events(data, before, progress=progress, **reading)
         note(str(interactions.size))
-        note_skipped(interactions.skipped)
         start = time.perf_counter()
         recommender.fit(interactions, progress=progress, item_features=features.read())
     seconds = time.perf_counter() - start
@@ -161,7 +160,6 @@ def update(
         return
     with _rewriting(model, output, "update", machine, wait) as opened, progress_bar() as progress:
         events = read_more(opened.fitted_, data, progress=progress, **reading)
-        note_skipped(events.skipped)
         opened.update(
             events, batch=batch, again=again, measure_again=measure_again, progress=progress,
             item_features=features.read(),

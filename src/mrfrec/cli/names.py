@@ -11,7 +11,7 @@ from mrfrec.data.ids import Id, Ids
 from mrfrec.data.interactions import Interactions
 from mrfrec.errors import DataError
 from mrfrec.io.atomic import expanded
-from mrfrec.io.tables import read_interactions, read_users
+from mrfrec.io.tables import RowsBefore, read_events, read_users
 from mrfrec.models.recommender import Recommender
 
 _GUESSES = 3
@@ -127,7 +127,7 @@ def read_exclusions(
     path: Path, users: Iterable[Id], user_ids: Ids, items: Ids, columns: dict[str, Any]
 ) -> dict[Id | None, list[Id]]:
     """Read a table of items not to recommend to each of the users; `user_ids` tells the type of their ids."""
-    data = typed_as(items, read_interactions(path, **columns), path)
+    data = typed_as(items, read_events(path, RowsBefore({}), **columns), path)
     wanted = set(users)
     X = data.matrix
     by_user: dict[Id | None, list[Id]] = {}

@@ -25,7 +25,17 @@ _NOT_TO_EVALUATE = ("progress", "title", "items", "min_items")
 ReadingToEvaluate = Annotated[dict[str, Any], _READING._replace(without=_NOT_TO_EVALUATE)]
 # Without the rules about rows, which a model keeps: only the form of the table.
 TableForm = Annotated[dict[str, Any], _READING._replace(without=("progress", *RULES))]
-_OF_HISTORIES = ("user", "item", "value", "event", "time", "on_bad", "separator", "input_format")
+_OF_HISTORIES = (
+    "user",
+    "item",
+    "value",
+    "event",
+    "time",
+    "on_bad",
+    "missing_time",
+    "separator",
+    "input_format",
+)
 HistoryForm = Annotated[dict[str, Any], _READING._replace(only=_OF_HISTORIES)]
 UserColumn = Annotated[dict[str, Any], _READING._replace(only=("user",))]
 _MACHINE = Derived(MRF, ("threads", "memory_limit", "device"), shows_defaults=False)

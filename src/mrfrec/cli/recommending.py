@@ -23,7 +23,7 @@ from mrfrec.cli import note
 from mrfrec.cli.derived import parse_pairs, parse_weights
 from mrfrec.cli.names import ItemNames, find_users, read_exclusions, typed_as, users_of
 from mrfrec.cli.options import Asked, HistoryForm, Model, RankingMachine
-from mrfrec.cli.show import ONE_FORMATS, kind_of, note_skipped, progress_bar, write_rows
+from mrfrec.cli.show import ONE_FORMATS, kind_of, progress_bar, write_rows
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import refuse_own_input
 from mrfrec.io.databases import is_database, redacted
@@ -158,7 +158,6 @@ def recommend(
         whose["history"] = names.history(history, dislike, opened.fitted_.usual_value)
     elif history_file:
         data = read_histories(opened.fitted_, history_file, **reading)
-        note_skipped(data.skipped)
         whose["history"] = typed_as(opened.items_, data, history_file)
     elif not all_users:
         whose["users"] = find_users(opened, user, users, reading.get("user"))

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from mrfrec.answers.columns import columns_shown
 from mrfrec.bars import showing
-from mrfrec.checks import counted
 from mrfrec.cli import note, written
 from mrfrec.core.progress import Progress
 from mrfrec.data.catalogue import Catalogue
@@ -128,12 +127,6 @@ def print_table(rows: Iterable[Sequence[Any]], names: Sequence[str], file: TextI
         Console(file=out).print(drawn_table(rows, names))
     else:
         out.write(table_text(rows, names))
-
-
-def note_skipped(skipped: dict[str, int]) -> None:
-    """Say how many rows were left out, and why."""
-    for reason, count in skipped.items():
-        note(f"left out {counted(count, 'row')}: {reason}")
 
 
 def check_output(path: Path | None, *inputs: str | Path | None) -> None:

@@ -3,6 +3,7 @@
 Opening a model builds nothing: a few strings are found by bisection; for many, a table is built once.
 """
 
+import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -21,6 +22,14 @@ Places = npt.NDArray[np.integer[Any]]  # positions of rows, users or items
 # Strings are decoded one by one, or found by bisection, if fewer than one in so many is wanted: that is then
 # faster than making a list or table of all.
 _FEW_IN = 64
+
+
+_SPACES = dict.fromkeys(map(ord, "\u00a0\u2007\u202f"), " ") | dict.fromkeys(map(ord, "\u200b\u2060\ufeff"))
+
+
+def cleaned(text: str) -> str:
+    """Return a text as an id: in NFC, with plain spaces, without zero-width ones and blanks around it."""
+    return text.strip() if text.isascii() else unicodedata.normalize("NFC", text).translate(_SPACES).strip()
 
 
 class Texts(Sequence[str]):
@@ -243,8 +252,15 @@ class Ids(Sequence[Id]):
                     )
         if not isinstance(self.values, Texts):
             return self._find_integers(ids)
+        places = self._find_texts(self.values, ids)
+        for place in np.flatnonzero(places < 0).tolist():  # as a table writes it that was not read
+            if (text := cleaned(ids[place])) != ids[place]:
+                places[place] = self._find_texts(self.values, [text])[0]
+        return places
+
+    def _find_texts(self, texts: Texts, ids: list[str]) -> npt.NDArray[np.int64]:
         if len(ids) * _FEW_IN < len(self) and "_table" not in self.__dict__:
-            return np.fromiter((self._find_text(self.values, value) for value in ids), np.int64, len(ids))
+            return np.fromiter((self._find_text(texts, value) for value in ids), np.int64, len(ids))
         return np.fromiter((self._table.get(value, -1) for value in ids), np.int64, len(ids))
 
     @cached_property

@@ -20,8 +20,9 @@ from mrfrec.data.features import ItemFeatures
 from mrfrec.data.heldout import only_entries
 from mrfrec.data.ids import Id, Ids, Places, Texts
 from mrfrec.data.item_table import ItemTable
+from mrfrec.data.notes import DataNote
 from mrfrec.data.provenance import Origin
-from mrfrec.data.times import Times, times_of_pairs
+from mrfrec.data.times import Times, note_on_future, times_of_pairs
 from mrfrec.errors import DataError
 from mrfrec.shown import Report, Section
 
@@ -59,6 +60,10 @@ class Interactions:
         A sequence of one string per item, "" where there is none; None if no item has one.
     skipped
         Number of rows left out with `on_bad="skip"`, by reason.
+    share_skipped
+        Share of the rows of the table that were left out so.
+    notes
+        What reading noticed and did not refuse: `DataNote(what, count, text)` each.
     unused
         Columns that were recognised but not used, and the parameters of `read_interactions` that use them.
     left_out
@@ -94,6 +99,8 @@ class Interactions:
                 raise DataError(f"{name} must have one id for each of the {count:,}; got {len(ids):,}.")
         self.titles = _titles(titles, self.items)
         self.skipped: dict[str, int] = {}
+        self.share_skipped = 0.0
+        self.notes: tuple[DataNote, ...] = ()
         self.unused: dict[str, str] = {}
         self.left_out: dict[str, int] = {}
         self.library: str | None = None
@@ -102,6 +109,9 @@ class Interactions:
         if times is not None:
             made = times_of_pairs(times, matrix, self.matrix)
             self.origin = Origin.of_matrix(self.matrix.data, self.users, self.items, made)
+            if note := note_on_future(made):
+                self.notes = (note,)
+                note.tell()
         self.features: ItemFeatures | None = None
         self.table: ItemTable | None = None  # of any items, in any order
         self.erased = Erasures()  # the forgotten people whose rows were left out
@@ -210,7 +220,8 @@ class Interactions:
     def _derived(self, matrix: sp.csr_array, users: Ids, items: Ids, titles: Any) -> "Interactions":
         """Return interactions with another matrix, read in the same way as these, without features."""
         out = Interactions(matrix, users, items, titles, copy=False)
-        out.skipped = self.skipped
+        out.skipped, out.share_skipped = self.skipped, self.share_skipped
+        out.notes = self.notes
         out.unused = self.unused
         out.left_out = self.left_out
         out.library = self.library

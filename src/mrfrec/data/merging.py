@@ -17,6 +17,7 @@ from mrfrec.data.erasures import NEVER, Erasures, are_erased, text_of
 from mrfrec.data.heldout import only_entries
 from mrfrec.data.ids import Ids, Texts, first_titles
 from mrfrec.data.interactions import Interactions, keep_pairs
+from mrfrec.data.notes import DataNote
 from mrfrec.data.pairs import combine, last_times
 from mrfrec.data.provenance import Origin, Sums
 from mrfrec.errors import DataError
@@ -30,7 +31,8 @@ def origin_of_data(data: Interactions) -> Origin:
 def add(old: Interactions, new: Interactions) -> Interactions:
     """Return the interactions that the rows of both give when they are read at once.
 
-    With `duplicates="first"` and "last", the rows of `old` come first. Times are kept if both have them.
+    With `duplicates="first"` and "last", the rows of `old` come first. Times of `old` are never lost: new
+    rows without times are refused.
     """
     was, more = origin_of_data(old), origin_of_data(new)
     was.check_can_grow()
@@ -69,17 +71,22 @@ def add(old: Interactions, new: Interactions) -> Interactions:
         for data, place in zip((old, new), item, strict=True)
     )
     titles = first_titles(len(items), named)
-    keep, times = matrix.data != 0, None
+    keep, times, notes = matrix.data != 0, None, new.notes
     if was.times is not None and more.times is not None:
         times = last_times(rows, columns, np.concatenate([was.times, more.times]), matrix)
-    elif was.times is not None or more.times is not None:
-        if was.moving_window is not None:
-            raise DataError("the new events need times: read_interactions(…, **model.reading_).")
-        timed, others = ("new", "earlier") if was.times is None else ("earlier", "new")
-        warn(
-            f"the {timed} events have times and the {others} ones have none: the result has none. To keep "
-            "times, give both, or fit again on all events."
+    elif was.times is not None:
+        raise DataError(
+            "the new events have no times, and those of the earlier ones would be lost. Name the column: "
+            'time=… (--time-column). Or give the table itself to update with missing_time="oldest" '
+            "(--missing-time oldest): its rows then count as the oldest. To give up times, fit again on all "
+            "events with time=False."
         )
+    elif more.times is not None:
+        text = (
+            "the earlier events have no times: those of the new ones are not kept. To keep times, fit again."
+        )
+        notes += (DataNote("missing times", len(new), text),)
+        warn(text)
     if times is not None and was.moving_window is not None:
         keep &= times > times.max() - was.moving_window
     origin = replace(was, users=user_kind, items=item_kind, sums=sums, times=times, is_matrix=False)
@@ -89,7 +96,7 @@ def add(old: Interactions, new: Interactions) -> Interactions:
         matrix, users, items, titles = keep_pairs(matrix, users, items, titles, keep)
         origin = origin.only(keep)
     out = Interactions(matrix, users, items, titles, copy=False)
-    out.library, out.origin = old.library, origin
+    out.library, out.origin, out.notes = old.library, origin, notes
     out.table = new.table or old.table
     out.erased = old.erased.joined(new.erased)
     if old.features is None:

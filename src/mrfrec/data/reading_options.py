@@ -17,12 +17,14 @@ Moment = str | date | datetime
 Duration = str | timedelta
 Duplicates = Literal["sum", "max", "last", "first", "error"]
 OnBad = Literal["refuse", "skip"]
+MissingTime = Literal["oldest"]
+TextIds = Literal["text", "users", "items"]
 Format = Literal["csv", "tsv", "jsonl", "parquet", "arrow"]
 FORMATS: tuple[str, ...] = get_args(Format)
 
 LIMITS = ("max_history", "min_users", "min_items")
 """Options that drop users and items once all rows are known."""
-PARSING = ("on_bad", "separator", "columns", "input_format", "query")
+PARSING = ("on_bad", "missing_time", "separator", "columns", "input_format", "query")
 """Options about the form of a table, in which one table may differ from the next."""
 
 _CHOICES = {"duplicates": get_args(Duplicates), "on_bad": get_args(OnBad)}
@@ -48,6 +50,8 @@ class ReadingOptions:
     min_users: int = 0
     min_items: int = 0
     on_bad: OnBad = "refuse"
+    ids: TextIds | None = None
+    missing_time: MissingTime | None = None
     separator: str | None = None
     columns: Sequence[str] | None = None
     input_format: Format | None = None
@@ -58,6 +62,10 @@ class ReadingOptions:
             value = getattr(self, name)
             if not isinstance(value, str) or value not in allowed:
                 raise ParameterError(name, in_words((f'"{choice}"' for choice in allowed), "or"), value)
+        if self.missing_time not in (None, "oldest"):
+            raise ParameterError("missing_time", '"oldest" or None', self.missing_time)
+        if self.ids not in (None, *get_args(TextIds)):
+            raise ParameterError("ids", '"text", "users", "items" or None', self.ids)
         check_flag("binary", self.binary)
         if self.min_value is not None:
             number = check_number("min_value", self.min_value, "a finite number", lambda x: abs(x) < 3e38)
@@ -99,6 +107,11 @@ class ReadingOptions:
         if value is None:
             return None
         return duration(name, value) if name == "window" else moment(name, value)
+
+    @property
+    def text_ids(self) -> tuple[str, ...]:
+        """The roles, "user" and "item", whose ids are texts whatever they look like."""
+        return tuple(role for role in ("user", "item") if self.ids in ("text", f"{role}s"))
 
     @property
     def uses_values(self) -> bool:

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.checks import warn
+from mrfrec.checks import counted
+from mrfrec.data.notes import DataNote
 from mrfrec.errors import DataError, ParameterError
 
 _log = logging.getLogger("mrfrec")
@@ -76,9 +77,7 @@ def times_of_pairs(times: Any, given: Any, matrix: sp.csr_array) -> Times:
                 f"times must be one for each of the {matrix.nnz:,} stored pairs of the matrix, in their "
                 f"order; got an array of shape {values.shape}."
             )
-    made = _as_microseconds(values)
-    warn_of_future(made)
-    return made
+    return _as_microseconds(values)
 
 
 def _as_microseconds(values: npt.NDArray[Any]) -> Times:
@@ -97,14 +96,16 @@ def _as_microseconds(values: npt.NDArray[Any]) -> Times:
     return from_numbers(values)[0]
 
 
-def warn_of_future(times: Times) -> None:
-    """Warn if the latest time is more than a day after that of the machine's clock."""
-    latest = int(times.max(initial=0))
-    if latest > datetime.now(UTC).timestamp() * 1e6 + _DAY:
-        warn(
-            f"times are in the future, the latest is {shown(latest)}: they are kept. If they are wrong, "
-            "correct them, or leave out these events (until)."
-        )
+def note_on_future(times: Times) -> DataNote | None:
+    """Return a note if some times are more than a day after that of the machine's clock."""
+    count = int((times > datetime.now(UTC).timestamp() * 1e6 + _DAY).sum())
+    if not count:
+        return None
+    text = (
+        f"{counted(count, 'time')} in the future, the latest is {shown(int(times.max()))}: they are kept. If "
+        "they are wrong, correct them, or leave out these events (until)."
+    )
+    return DataNote("rows ahead", count, text)
 
 
 def shown(time: int) -> str:

@@ -1,7 +1,8 @@
 """Sources of rows: each yields batches in polars, in the order of the rows."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,17 @@ BLANK = "blank line"  # the fault of a row without content, which is passed over
 BATCH_ROWS = 250_000  # most rows in a batch
 PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # first bytes of gzip and zstd files
 ID_ROLES = ("user", "item")
-POSSIBLE_TIME = "possible time"  # role of a column whose name fits, which is left out if its values do not
+VISIBLE = r"[^\s\x1c-\x1f\u{200b}\u{2060}\u{feff}]"  # a character that an id must have
+OTHER = "other "  # prefix of the roles of columns that must equal the one of a role: "other user uid"
+UNUSED = "unused value"  # role of values that are looked at, but do not count
 FEATURE = "feature "  # prefix of the roles of columns of features
 INT64_MAX = np.iinfo(np.int64).max
 _LISTS = (list, tuple, np.ndarray)
 _PLAIN = ({bool}, {int}, {float}, {int, float})  # types of the values of a column
+DOUBTFUL = 0.01  # share of ids in a column of integers that are none, up to which the column is refused
+LONGEST = 100_000  # bytes of a line, or an id
+TOO_LONG = f"of more than {LONGEST:,} bytes"  # what is wrong with an id
+_NO_ID = "neither a string nor a whole number of 64 bits"
 EXACT = 2**53  # floats below this represent whole numbers exactly
 POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 UNREADABLE = (*POLARS_ERRORS, ArithmeticError, OSError, RuntimeError, TypeError, ValueError)
@@ -91,12 +98,21 @@ def lines_of(path: Path) -> int:
 
 
 def stream(name: str, rows: pl.LazyFrame, types: Types) -> Iterator[pl.DataFrame]:
-    """Yield batches of rows, with texts converted to these types and empty texts to null."""
+    """Yield batches of rows, with texts converted to these types and blank texts to null."""
     done = 0
     try:
-        for role, kind in rows.collect_schema().items():
-            if kind == pl.String and role in types:
-                rows = rows.with_columns(pl.when(pl.col(role) != "").then(pl.col(role)).cast(types[role]))
+        schema = rows.collect_schema()
+        texts = {role: pl.col(role) for role in types if schema.get(role) == pl.String}
+        if texts:
+            long = {role: text.str.len_bytes() > LONGEST for role, text in texts.items()}
+            faults = [pl.when(long[role]).then(pl.lit(f"{role} id {TOO_LONG}")) for role in texts]
+            rows = rows.with_columns(
+                *(
+                    pl.when(text.str.contains(VISIBLE) & ~long[role]).then(text).cast(types[role])
+                    for role, text in texts.items()
+                ),
+                pl.coalesce(*([pl.col(FAULT)] if FAULT in schema else []), *faults).alias(FAULT),
+            )
         for batch in rows.collect_batches(
             chunk_size=BATCH_ROWS, maintain_order=True, lazy=True, engine="streaming"
         ):
@@ -107,10 +123,21 @@ def stream(name: str, rows: pl.LazyFrame, types: Types) -> Iterator[pl.DataFrame
         raise DataError(f"{name} cannot be read after row {done:,}: {reason}.") from _cause(name, error)
 
 
+def not_an_integer(role: str) -> str:
+    """Return the fault of a row whose id is no integer, in a column of integers."""
+    return f"{role} id not an integer, as nearly all are"
+
+
 def batch_of(
-    columns: Mapping[str, pl.Series | list[Any]], faults: list[str | None], name: str
+    columns: Mapping[str, pl.Series | list[Any]],
+    faults: list[str | None],
+    name: str,
+    text_ids: Collection[str] = (),
 ) -> pl.DataFrame:
-    """Build a batch from columns or lists of Python values; a value that cannot be an id becomes a fault."""
+    """Build a batch from columns or lists of Python values; a value that cannot be an id becomes a fault.
+
+    `text_ids` are roles whose ids are texts.
+    """
     series: dict[str, pl.Series] = {}
     for role, values in columns.items():
         if isinstance(values, pl.Series):
@@ -127,19 +154,34 @@ def batch_of(
             plain = [int(x) if role == "value" and isinstance(x, bool) else x for x in values]
             series[role] = pl.Series([None if x is None else str(x) for x in plain], dtype=pl.String)
         else:
-            ids = [_as_id(value) for value in values]
-            for i, (value, raw) in enumerate(zip(ids, values, strict=True)):
-                if value is None and raw is not None:
-                    faults[i] = faults[i] or f"{role} id neither a string nor a whole number of 64 bits"
-            types = {type(value) for value in ids if value is not None}
-            if str in types and len(types) > 1:
-                mixed = "numbers in some rows and strings in others"
-                raise DataError(f"{name}: {role} ids are {mixed}. Make them the same.")
-            if float in types:
-                ids = [None if value is None else float(value) for value in ids]
-            kind = pl.Float64 if float in types else pl.Int128 if int in types else pl.String
-            series[role] = pl.Series(ids, dtype=kind)
+            series[role] = _ids(values, role, faults, name, is_text=role in text_ids)
     return pl.DataFrame({**series, FAULT: pl.Series(faults, dtype=pl.String)})
+
+
+def _ids(values: list[Any], role: str, faults: list[str | None], name: str, *, is_text: bool) -> pl.Series:
+    """Return ids of one type; add the faults of rows whose values cannot be ids."""
+    ids = [_as_id(value) for value in values]
+    for i, (value, raw) in enumerate(zip(ids, values, strict=True)):
+        if value is None and raw is not None:
+            what = "a list: write a row for each part (explode)" if isinstance(raw, _LISTS) else _NO_ID
+            faults[i] = faults[i] or f"{role} id {what}"
+    if is_text:
+        texts = [str(int(x)) if isinstance(x, int | float) else x for x in ids]
+        return pl.Series(texts, dtype=pl.String)
+    types = Counter(type(value) for value in ids if value is not None)
+    if str in types and len(types) > 1:
+        if types[str] > DOUBTFUL * types.total():
+            raise DataError(
+                f"{name}: {role} ids are numbers in some rows and strings in others. Make them the same, or "
+                'say that they are texts: ids="text" (--ids text).'
+            )
+        for i, value in enumerate(ids):
+            if isinstance(value, str):
+                faults[i], ids[i] = faults[i] or not_an_integer(role), None
+        del types[str]
+    if float in types:
+        return pl.Series([None if value is None else float(value) for value in ids], dtype=pl.Float64)
+    return pl.Series(ids, dtype=pl.Int128 if int in types else pl.String)
 
 
 def _as_id(value: Any) -> int | float | str | None:

@@ -4,9 +4,11 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 
+import polars as pl
+
 from mrfrec.checks import in_words
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.batches import Source
+from mrfrec.io.batches import ID_ROLES, OTHER, Source
 
 # Names of columns that are recognised, without case, spaces and punctuation. If several fit a role,
 # one of its first two names is taken.
@@ -32,40 +34,66 @@ _SCORES = "score prediction predicted predictedrating relevance rating value wei
 _NAMES_IN_ITEM_TABLE = ": call the one of the ids item, and that of titles, which may be left out, title."
 
 
-def _letters(name: str) -> str:
+def letters(name: str) -> str:
     """Return a name in lower case without spaces and punctuation."""
     return re.sub(r"[\W_]", "", name).lower()
 
 
 def find_roles(
     table: Source,
-    named: Mapping[str, str | None],
+    named: Mapping[str, object],
     needed: tuple[str, ...],
     usual: Mapping[str, str] | None = None,
+    compared: Collection[str] = ID_ROLES,
 ) -> dict[str, str]:
     """Return the column of each role: the one that is named, else the usual one, else one that is recognised.
 
-    The usual columns are those of an earlier table, which this one may have.
+    The usual columns are those of an earlier table, which this one may have. If several columns are
+    recognised for a role that is to be compared, the result has the others, too: `check_that_columns_agree`
+    refuses a table in which they differ.
     """
-    roles = {role: _named(table, role, name) for role in _NAMES if (name := named.get(role)) is not None}
+    names = {role: name for role in _NAMES if isinstance(name := named.get(role), str)}
+    roles = {role: _named(table, role, name) for role, name in names.items()}
     for role, name in (usual or {}).items():
         if role not in roles and name in table.columns and name not in roles.values():
             roles[role] = name
     for role in (role for role in _NAMES if role not in roles):
         fitting = _recognised(table, role, roles.values())
-        if len(fitting) == 1 and not (role == "title" and _letters(fitting[0]) == "name"):
+        every = _fitting(table, role, roles.values())
+        if len(every) > 1 and role in compared:
+            roles[role] = fitting[0]
+            roles |= {f"{OTHER}{role} {name}": name for name in every if name != fitting[0]}
+        elif len(fitting) == 1 and not (role == "title" and letters(fitting[0]) == "name"):
             roles[role] = fitting[0]
         elif role in needed:
-            where = f'--{role}-column; in a job {role} = "…" in [source]'
-            named_by = f"{role}=… of read_interactions or update ({where})"
             headless = "needs one, or names for all: columns=… of read_interactions (fit --columns)"
-            raise _unclear(
-                table, role, f". Name it: {named_by}. A file without a header line {headless}.", fitting
-            )
+            advice = f". Name it: {_how_to_name(role)}. A file without a header line {headless}."
+            raise _unclear(table, role, advice, fitting)
     for (role, name), (other, same) in pairwise(sorted(roles.items(), key=lambda pair: pair[1])):
         if name == same:
             raise ParameterError(role, f"another column than {other}", name)
     return roles
+
+
+def _how_to_name(role: str) -> str:
+    where = f'--{role}-column; in a job {role} = "…" in [source]'
+    return f"{role}=… of read_interactions or update ({where})"
+
+
+def check_that_columns_agree(
+    table: Source, roles: Mapping[str, str], batch: pl.DataFrame, before: int
+) -> None:
+    """Refuse rows in which two columns that fit one role differ; `before` rows came before them."""
+    for other in (role for role in roles if role.startswith(OTHER)):
+        role = other.removeprefix(OTHER).partition(" ")[0]
+        first, second = (batch[each].cast(pl.String).str.strip_suffix(".0") for each in (role, other))
+        if (different := first.ne_missing(second)).any():
+            place = int(different.arg_true()[0])
+            raise DataError(
+                f"{table.name}: which column holds the {role}s? It may be {roles[role]!r} or "
+                f"{roles[other]!r}, which differ: in row {before + place + 1:,} they are {first[place]!r} "
+                f"and {second[place]!r}. Name it: {_how_to_name(role)}."
+            )
 
 
 def _named(table: Source, role: str, name: str) -> str:
@@ -76,10 +104,15 @@ def _named(table: Source, role: str, name: str) -> str:
 
 def _recognised(table: Source, role: str, taken: Collection[str | None]) -> list[str]:
     """Return the columns whose names fit the role; only the one with a plainest name if there is just one."""
-    known = _NAMES[role].split()
-    fitting = [name for name in table.columns if _letters(name) in known and name not in taken]
-    plainest = [name for name in fitting if _letters(name) in known[:2]]
+    known, fitting = _NAMES[role].split(), _fitting(table, role, taken)
+    plainest = [name for name in fitting if letters(name) in known[:2]]
     return plainest if len(plainest) == 1 else fitting
+
+
+def _fitting(table: Source, role: str, taken: Collection[str | None]) -> list[str]:
+    """Return the columns whose names fit the role."""
+    known = _NAMES[role].split()
+    return [name for name in table.columns if letters(name) in known and name not in taken]
 
 
 def find_lists(
@@ -94,7 +127,7 @@ def find_lists(
                 raise _unclear(table, role, f". Name it: {role}=… of read_lists, or call it {role}.")
             roles[role] = fitting[0]
     for role, name, known in (("rank", rank, _RANKS), ("score", score, _SCORES)):
-        fitting = [c for c in table.columns if _letters(c) in known.split() and c not in roles.values()]
+        fitting = [c for c in table.columns if letters(c) in known.split() and c not in roles.values()]
         if name is not None:
             roles[role] = _named(table, role, name)
         elif len(fitting) == 1 and not {"rank", "score"} & {*roles} and score is None:
@@ -109,7 +142,7 @@ def name_list(names: Sequence[str]) -> str:
 def check_that_rows_may_be_counted(table: Source, roles: dict[str, str]) -> None:
     """Refuse to count rows as values if some other column may hold the values."""
     times = _NAMES["time"].split()
-    others = [name for name in table.columns if name not in roles.values() and _letters(name) not in times]
+    others = [name for name in table.columns if name not in roles.values() and letters(name) not in times]
     if others:
         raise DataError(
             f"{table.name}: which column holds the values? It may be one of {name_list(others)}: name it by "
@@ -121,7 +154,7 @@ def find_item(table: Source, item: str | None, taken: str | None = None) -> str:
     """Return the column of a table of items that holds their ids."""
     if item is not None:
         return _named(table, "item", item)
-    fitting = _recognised(table, "item", {taken}) or [n for n in table.columns if _letters(n) == "id"]
+    fitting = _recognised(table, "item", {taken}) or [n for n in table.columns if letters(n) == "id"]
     if len(fitting) != 1:
         raise _unclear(table, "item", _NAMES_IN_ITEM_TABLE)
     return fitting[0]

@@ -1,71 +1,154 @@
 """Number the ids of users and items while tables are read."""
 
 import logging
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from mrfrec.checks import warn
-from mrfrec.data.ids import Ids, Texts
+from mrfrec.checks import counted
+from mrfrec.data.ids import Ids, Texts, cleaned
+from mrfrec.data.notes import DataNote
 from mrfrec.errors import DataError
-from mrfrec.io.batches import EXACT, Source
+from mrfrec.io.batches import DOUBTFUL, EXACT, Source
 
 _log = logging.getLogger("mrfrec")
 
 _SLICE = 1 << 18  # rows that are numbered at one time
+_SHOWN = 5  # ids in an error
+TEXT_IDS = 'If ids are texts: ids="text" (--ids text); "users" or "items" for these alone.'
+"""What to do about integers among texts."""
 
 
-def warn_of_floats(role: str, where: str) -> None:
-    """Warn of ids that are floats: pandas turns integers into floats if one is missing."""
-    warn(f"{role} ids are floats in {where}, such as 1.0: they are read as integers.")
+def cleaned_ids(ids: pl.Series) -> pl.Series:
+    """Return texts as ids, by the one rule that `data.ids.cleaned` has."""
+    odd = ids.filter(ids.str.contains(r"^[\s\x1c-\x1f]|[\s\x1c-\x1f]$|[^\x00-\x7f]")).unique()
+    return ids.replace(odd, [cleaned(text) for text in odd]) if len(odd) else ids
 
 
-def without_fractions(ids: pl.Series, role: str) -> pl.Series:
-    """Return ids of a text file with 1 in place of 1.0; warn if there are any such."""
+def note_on_floats(role: str, where: str, count: int) -> DataNote:
+    """Return a note on ids that are floats: pandas turns integers into floats if one is missing."""
+    text = f"{role} ids are floats in {where}, such as 1.0: they are read as integers"
+    return DataNote("looks like", count, text)
+
+
+def without_fractions(ids: pl.Series, role: str) -> tuple[pl.Series, DataNote | None]:
+    """Return ids of a text file with 1 in place of 1.0, and a note if there are any such."""
     whole = ids.str.strip_suffix(".0")
     floats = whole != ids
-    if floats.any():
-        large = floats & (whole.cast(pl.Int128, strict=False).abs() >= EXACT)
-        if large.any():
-            odd = ids.filter(large)[0]
-            raise DataError(f"{role} id too large for a float to be exact, {odd!r}. Write it as an integer.")
-        warn_of_floats(role, "a text file")
-    return whole
+    if not floats.any():
+        return whole, None
+    large = floats & (whole.cast(pl.Int128, strict=False).abs() >= EXACT)
+    if large.any():
+        odd = ids.filter(large)[0]
+        raise DataError(f"{role} id too large for a float to be exact, {odd!r}. Write it as an integer.")
+    return whole, note_on_floats(role, "a text file", int(floats.sum()))
+
+
+def _are_integers(ids: pl.Series) -> pl.Series:
+    """Return which texts are integers of 64 bits; 1.0 is one, 007 is none."""
+    whole = ids.str.strip_suffix(".0")
+    return pl.select(
+        pl.any_horizontal(
+            (whole.cast(kind, strict=False).cast(pl.String) == whole).fill_null(False)
+            for kind in (pl.Int64, pl.UInt64)
+        )
+    ).to_series()
+
+
+class _OddId(NamedTuple):
+    """An id that is no integer, and where it was first."""
+
+    code: int
+    text: str
+    where: str
 
 
 class IdNumbering:
-    """Numbers ids in the order in which they come, and in ascending order once all are known."""
+    """Numbers ids in the order in which they come, and in ascending order once all are known.
 
-    def __init__(self, role: str) -> None:
+    With `is_text`, ids are texts also where they look like integers.
+    """
+
+    def __init__(self, role: str, *, is_text: bool = False) -> None:
         self.role = role
+        self.note: DataNote | None = None  # on floats
         self.ids: Ids
         self.rank: npt.NDArray[np.int32]
-        self._types: dict[str, str] = {}  # type of ids → the first column that has it
+        self._is_text = is_text
+        self._types: dict[str, str] = (
+            {"strings": f'ids="{role}s"'} if is_text else {}
+        )  # type → its first column
         # polars itself numbers strings; it forgets the numbers when no column has the type any more.
         self.texts = pl.Series(dtype=pl.Categorical(pl.Categories.random()))
+        self._seen = np.zeros(0, np.bool_)  # numbers that were looked at
+        self._odd: list[_OddId] = []  # the first ids that are no integers
 
-    def encode(self, ids: pl.Series, table: Source, name: str) -> npt.NDArray[np.int32]:
-        """Return the number of each id, given the table and the name of its column."""
+    def encode(
+        self, ids: pl.Series, table: Source, name: str, rows: pl.Series | None = None
+    ) -> npt.NDArray[np.int32]:
+        """Return the number of each id, given the table, the name of its column, and the numbers of rows."""
         is_integer = ids.dtype.is_integer()
-        if not table.is_text:
+        if not (table.is_text or self._is_text):
             where = f"column {name!r} of {table.name}"
             self._types.setdefault("integers" if is_integer else "strings", where)
             if len(self._types) == 2:
                 self._refuse(self._types["strings"])
         texts = ids.cast(pl.String) if is_integer else ids
-        return texts.cast(self.texts.dtype).to_physical().to_numpy().astype(np.int32)
+        codes = texts.cast(self.texts.dtype).to_physical().to_numpy().astype(np.int32)
+        if not (is_integer or self._is_text or rows is None) and len(self._odd) < _SHOWN:
+            self._look_for_odd(codes, rows.to_numpy(), table)
+        return codes
 
-    def texts_of(self, codes: npt.NDArray[np.int64]) -> list[str]:
-        """Return the ids of these numbers as they were read."""
-        return pl.Series(codes, dtype=pl.UInt32).cat.to(self.texts.dtype).cast(pl.String).to_list()
+    def _look_for_odd(self, codes: npt.NDArray[np.int32], rows: npt.NDArray[Any], table: Source) -> None:
+        """Keep the first ids that are no integers, in case that nearly all others are."""
+        there = np.zeros(max(int(codes.max()) + 1, len(self._seen)), np.bool_)
+        there[codes] = True
+        there[: len(self._seen)] &= ~self._seen
+        new = np.flatnonzero(there)
+        self._seen = np.append(self._seen, np.zeros(len(there) - len(self._seen), np.bool_))
+        self._seen[new] = True
+        there[new] = ~_are_integers(self.texts_of(new)).to_numpy()
+        for place in np.flatnonzero(there[codes])[:_SHOWN].tolist():
+            code = int(codes[place])
+            text = str(self.texts_of(np.array([code]))[0])
+            self._odd.append(_OddId(code, text, f"{table.name}, row {int(rows[place]):,}"))
+
+    def texts_of(self, codes: npt.NDArray[Any]) -> pl.Series:
+        """Return the ids of some numbers, as texts."""
+        texts = pl.Series(codes, dtype=pl.UInt32).cat.to(self.texts.dtype).cast(pl.String)
+        return cleaned_ids(texts)
+
+    def doubtful(self, column: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_] | None:
+        """Return which rows are doubtful: the few whose ids are no integers, where all others are."""
+        if not self._odd:
+            return None
+        counts = np.bincount(column)
+        codes = np.flatnonzero(counts)
+        odd = codes[~_are_integers(self.texts_of(codes)).to_numpy()]
+        if not 0 < counts[odd].sum() <= DOUBTFUL * len(column):
+            return None
+        is_odd = np.zeros(len(counts), np.bool_)
+        is_odd[odd] = True
+        return is_odd[column]
+
+    def refusal(self, doubtful: npt.NDArray[np.bool_], column: npt.NDArray[np.int32]) -> DataError:
+        """Return the error that names the rows of ids that are no integers."""
+        left = set(column[doubtful].tolist())
+        named = [f"{odd.text!r} ({odd.where})" for odd in self._odd if odd.code in left][:_SHOWN]
+        count = f"{int(doubtful.sum()):,} of {counted(len(column), 'row')}"
+        return DataError(
+            f"{self.role} ids are integers except in {count}: {', '.join(named)}. Correct them, or leave "
+            f'such rows out: on_bad="skip" of read_interactions (--on-bad skip). {TEXT_IDS}'
+        )
 
     def finish(self, column: npt.NDArray[np.int32]) -> None:
         """Number the ids 0, 1, 2, … in ascending order, and replace the numbers in the column by these."""
         used = np.zeros(int(column.max()) + 1, np.bool_)
         used[column] = True
         codes = np.flatnonzero(used)  # without ids that occur in no row that was kept
-        ids = pl.Series(codes, dtype=pl.UInt32).cat.to(self.texts.dtype).cast(pl.String)
+        ids = self.texts_of(codes)
         if "strings" not in self._types:
             ids = self._as_integers(ids)
         order = ids.arg_sort()
@@ -88,7 +171,7 @@ class IdNumbering:
             fits = (numbers.cast(pl.String) == whole).fill_null(False)
             if fits.all():
                 if (whole != ids).any():
-                    without_fractions(ids, self.role)
+                    _, self.note = without_fractions(ids, self.role)
                     self._types.setdefault("integers", "a text file")  # 1.0 is no string id
                 return numbers
             odd &= ~fits

@@ -19,7 +19,7 @@ from mrfrec.io.batches import FEATURE, reading
 from mrfrec.io.columns import find_item, find_title, name_list
 from mrfrec.io.row_reader import RowReader
 from mrfrec.io.sources import open_sources
-from mrfrec.io.typed_columns import parsed_times
+from mrfrec.io.time_column import parsed_dates
 
 _log = logging.getLogger("mrfrec")
 
@@ -109,7 +109,7 @@ def read_item_rows(source: object, item: str | None, query: str | None, needed: 
     place = np.concatenate([np.empty(0, np.int32), *codes])
     if not len(place):
         raise DataError(f"{first.name} has no items.")
-    rows.items.finish(place)
+    rows.number(rows.items, place)
     titles = None
     if title is not None:
         texts = joined_texts(cells[title], f"{first.name}, column {title!r}")
@@ -206,7 +206,7 @@ def _typed(cells: pl.Series, kind: ColumnKind | None, is_text: bool, where: str)
     elif kind == "flag":
         cells = _flags(cells, where)
     elif cells.dtype == pl.String:
-        cells = parsed_times(cells, where)
+        cells = parsed_dates(cells.str.strip_chars())[0]
     if (wrong := cells.is_null() & odd.is_not_null()).any():
         got = odd.filter(wrong)[0]
         raise DataError(f"{where} must hold a {kind} in each cell; got {got!r}.")
@@ -266,10 +266,8 @@ def _kind_of(cells: pl.Series, is_text: bool, where: str) -> ColumnKind:
         return "flag"
     if is_text and texts.str.contains(_NUMBER).all() and not texts.str.contains(_CODE).any():
         return "number"
-    if texts.str.contains(_DATE).all():
-        with suppress(DataError):
-            if not parsed_times(texts, where).null_count():
-                return "time"
+    if texts.str.contains(_DATE).all() and not parsed_dates(texts)[0].null_count():
+        return "time"
     is_list = texts.str.contains(r"^\[.*\]$").all() or separator_of(texts, SEPARATORS[:2]) is not None
     return "list" if is_list else "text"
 

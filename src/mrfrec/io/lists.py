@@ -101,8 +101,8 @@ def read_lists(
     if not sum(len(part[0]) for part in parts):
         raise EmptyTableError(f"{first.name} has no recommendations: 0 rows.")
     of_user, of_item, *order = (np.concatenate(column) for column in zip(*parts, strict=True))
-    rows.users.finish(of_user)
-    rows.items.finish(of_item)
+    rows.number(rows.users, of_user)
+    rows.number(rows.items, of_item)
     row = np.arange(len(of_user))
     keys = [row, *((key if by == "rank" else -key) for key in order), of_user]
     best_first = np.lexsort(keys)

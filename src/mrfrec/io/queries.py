@@ -2,7 +2,7 @@
 
 import re
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ import polars as pl
 from mrfrec.checks import missing_extra
 from mrfrec.errors import DataError
 from mrfrec.io import batches as tables
-from mrfrec.io.batches import FEATURE, ID_ROLES, POLARS_ERRORS, POSSIBLE_TIME, Roles, Source, Types, batch_of
+from mrfrec.io.batches import FEATURE, ID_ROLES, POLARS_ERRORS, UNUSED, Roles, Source, Types, batch_of
 from mrfrec.io.databases import call_with_limit, connect, database_file, failure, is_database, redacted
 
 Places = dict[str, int]  # of the columns of each role
@@ -21,15 +21,18 @@ _SQLITE_ROWS = 50_000  # rows in a batch while they are Python objects
 _COPY = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*copy\b", re.DOTALL | re.IGNORECASE)
 
 
-def open_query(url: str, query: str) -> Source:
-    """Send a query to a database; its rows arrive while they are read, which is possible once."""
+def open_query(url: str, query: str, text_ids: Collection[str] = ()) -> Source:
+    """Send a query to a database; its rows arrive while they are read, which is possible once.
+
+    `text_ids` are roles whose ids are texts.
+    """
     query = query.rstrip("; \t\r\n")
     with ExitStack() as connection:
         cursor = connection.enter_context(connect(url))
         if url.startswith("sqlite"):
             cursor.execute(query)
             columns = [name for name, *_ in cursor.description or ()]
-            rows = partial(_sqlite_rows, cursor, url)
+            rows = partial(_sqlite_rows, cursor, url, text_ids)
         else:
             reader = connection.enter_context(_arrow_reader(cursor, url, query))
             columns = list(reader.schema.names)
@@ -102,10 +105,10 @@ def _server_of(url: str) -> object:
         return cursor.fetchall()
 
 
-def _sqlite_rows(cursor: Any, url: str, places: Places) -> Iterator[pl.DataFrame]:
+def _sqlite_rows(cursor: Any, url: str, text_ids: Collection[str], places: Places) -> Iterator[pl.DataFrame]:
     while rows := cursor.fetchmany(_SQLITE_ROWS):
         values = {role: _as_series([row[place] for row in rows]) for role, place in places.items()}
-        yield batch_of(values, [None] * len(rows), redacted(url))
+        yield batch_of(values, [None] * len(rows), redacted(url), text_ids)
 
 
 def _arrow_rows(cursor: Any, url: str, reader: Any, places: Places) -> Iterator[pl.DataFrame]:
@@ -113,13 +116,8 @@ def _arrow_rows(cursor: Any, url: str, reader: Any, places: Places) -> Iterator[
 
     done = 0
     kinds = list(reader.schema)
-    for role, place in dict(places).items():
-        try:
-            _check_type(kinds[place], role, redacted(url))
-        except DataError:
-            if role != POSSIBLE_TIME:
-                raise
-            del places[role]
+    for role, place in places.items():
+        _check_type(kinds[place], role, redacted(url))
     try:
         while (rows := call_with_limit(cursor, next, reader, None)) is not None:
             batch = pl.DataFrame(
@@ -172,7 +170,7 @@ def _series(array: Any, kind: Any, role: str) -> pl.Series:
     if name == "uuid" and series.dtype == pl.Binary:
         digits = series.bin.encode("hex")
         return digits.str.replace("^(.{8})(.{4})(.{4})(.{4})", "${1}-${2}-${3}-${4}-")
-    holds_numbers = role in ("value", "time", POSSIBLE_TIME) or role.startswith(FEATURE)
+    holds_numbers = role in ("value", "time", UNUSED) or role.startswith(FEATURE)
     return series.cast(pl.Float64) if holds_numbers and name == "numeric" else series
 
 

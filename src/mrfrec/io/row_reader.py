@@ -13,29 +13,39 @@ import numpy.typing as npt
 import polars as pl
 import scipy.sparse as sp
 
-from mrfrec.checks import counted, in_words, warn
+from mrfrec.checks import counted, in_words, shortened, warn
 from mrfrec.core.progress import Progress
 from mrfrec.data.erasures import NEVER, Erasures, are_erased, text_of
 from mrfrec.data.ids import Texts, first_titles
+from mrfrec.data.notes import DataNote
 from mrfrec.data.pairs import combine_in_ranges
 from mrfrec.data.provenance import Sums
 from mrfrec.data.reading_options import ReadingOptions
-from mrfrec.data.times import Times, from_numbers, tell, warn_of_future
+from mrfrec.data.times import Times, note_on_future, shown, tell
 from mrfrec.errors import DataError, EmptyTableError
 from mrfrec.io.batches import (
     BLANK,
     FAULT,
     ID_ROLES,
     INT64_MAX,
-    POSSIBLE_TIME,
+    UNUSED,
     Roles,
     Source,
     Types,
+    not_an_integer,
     reading,
 )
-from mrfrec.io.columns import name_list
-from mrfrec.io.id_numbering import IdNumbering, warn_of_floats
-from mrfrec.io.typed_columns import MIXED_TIMES, advice_on, typed_columns
+from mrfrec.io.columns import check_that_columns_agree, name_list
+from mrfrec.io.id_numbering import TEXT_IDS, IdNumbering, note_on_floats
+from mrfrec.io.looks import UnusedValues, note_on_titles, notes_on_times
+from mrfrec.io.time_column import (
+    MICROSECONDS_UNKNOWN,
+    UNKNOWN,
+    Faults,
+    TimeColumn,
+    advice_on_time,
+)
+from mrfrec.io.typed_columns import typed_columns
 
 _log = logging.getLogger("mrfrec")
 
@@ -50,39 +60,52 @@ class RowReader:
     Rows with a value below `min_value` are left out first, then rows before `since` or from `until` on, then
     rows whose kind of event counts 0, then rows that are older than the window.
 
-    The times of the role "time" must be good ones. Those of the role `POSSIBLE_TIME` are kept if all are.
+    Rows later than `latest` are bad rows. With `missing_time="oldest"`, rows without a time count as the
+    oldest, at `oldest` or before; both are microseconds since 1970.
     """
 
-    def __init__(self, options: ReadingOptions | None = None, erased: Erasures | None = None) -> None:
+    def __init__(
+        self,
+        options: ReadingOptions | None = None,
+        *,
+        latest: int | None = None,
+        oldest: int | None = None,
+        erased: Erasures | None = None,
+    ) -> None:
         self.options = options or ReadingOptions()
         self._erased = erased or Erasures()
         self._ends = np.empty(0, np.int64)  # for the number of each user: see `Erasures.ends`
         self.erased_rows, self._erased_users = 0, set[int]()
         self._or_skip = "" if options is None else _OR_SKIP
-        self.users = IdNumbering("user")
-        self.items = IdNumbering("item")
+        self.users = IdNumbering("user", is_text="user" in self.options.text_ids)
+        self.items = IdNumbering("item", is_text="item" in self.options.text_ids)
         self.is_binary = not self.options.rows_have_weights  # whether every pair counts 1
         self.skipped: dict[str, int] = {}  # reason → rows
         self.unused: dict[str, str] = {}  # column → the parameters that would use it
         self._warned_of: set[tuple[str, str]] = set()  # columns of ids that are floats
         self.read_rows = self.expected = 0  # numbers of rows; `expected` is 0 if unknown
-        self._drops_times = False
+        self.notes: list[DataNote] = []
+        self.unused_values: UnusedValues | None = None
+        self.fills_times = False  # whether rows of a table without a column of times count as the oldest
+        self._oldest = oldest
+        self._times = TimeColumn(latest)
         self._time_columns: dict[str, None] = {}  # in the order of the tables
-        self._are_dates: bool | None = None
-        self._time_scale: int | None = None  # microseconds per unit, of times that are numbers
         self._latest = -INT64_MAX  # time of a row that `since` and `until` keep
         self._rows = _GrowingColumns()
-        # For each item, the first title in alphabetical order.
-        self._titles = pl.DataFrame(schema={"code": pl.Int32, "title": pl.String})
+        # For each item, the first and the last title in alphabetical order.
+        self._titles = pl.DataFrame(schema={"code": pl.Int32, "first": pl.String, "last": pl.String})
 
     def read(self, table: Source, roles: Roles, progress: Progress | None) -> None:
-        self._time_columns |= {roles[role]: None for role in ("time", POSSIBLE_TIME) if role in roles}
+        self._time_columns |= {roles[role]: None for role in ("time",) if role in roles}
         types = {"user": self.users.texts.dtype, "item": self.items.texts.dtype}
         for batch in self.good_rows(table, roles, types):
+            if self.unused_values is not None and UNUSED in roles:
+                self.unused_values.add(batch[UNUSED])
             if self.options.min_value is not None:
                 batch = batch.filter(batch["value"].to_numpy() >= np.float32(self.options.min_value))
-            if "time" in roles:
-                batch = batch.with_columns(time=self._times(batch["time"], table))
+            if self.fills_times and "time" not in roles:
+                batch = batch.with_columns(time=pl.lit(MICROSECONDS_UNKNOWN))
+            if "time" in batch.columns:
                 batch = batch.filter(_are_within(batch["time"].to_numpy(), self.options))
             if "event" in roles:
                 where = f"{table.name}, column {roles['event']!r}"
@@ -90,21 +113,21 @@ class RowReader:
                 batch = batch.with_columns(weight=weights).filter(pl.col("weight") != 0)
             if len(batch):
                 rows: dict[str, npt.NDArray[Any]] = {
-                    "user": self.users.encode(batch["user"], table, roles["user"]),
-                    "item": self.items.encode(batch["item"], table, roles["item"]),
+                    "user": self.users.encode(batch["user"], table, roles["user"], batch["row"]),
+                    "item": self.items.encode(batch["item"], table, roles["item"], batch["row"]),
                 }
                 if "value" in roles and not self.options.binary:
                     rows["value"] = batch["value"].to_numpy()
                 if "event" in roles:
                     rows["value"] = _product(rows.get("value"), batch["weight"].to_numpy(), table.name)
-                if "time" in roles:
+                if "time" in batch.columns:
                     rows["time"] = batch["time"].to_numpy()
-                elif (times := self._possible_times(batch, table, roles)) is not None:
-                    rows["time"] = times
                 if "title" in roles:
-                    named = pl.DataFrame({"code": rows["item"], "title": batch["title"]})
-                    named = pl.concat([self._titles, named.filter(pl.col("title") != "")])
-                    self._titles = named.group_by("code").agg(pl.min("title"))
+                    named = pl.DataFrame(
+                        {"code": rows["item"], "first": batch["title"], "last": batch["title"]}
+                    )
+                    named = pl.concat([self._titles, named.filter(pl.col("first") != "")])
+                    self._titles = named.group_by("code").agg(pl.min("first"), pl.max("last"))
                 self._append(rows)
             if progress is not None:
                 # The expected number is an estimate and may be too small.
@@ -134,62 +157,18 @@ class RowReader:
             rows = rows if recent.all() else {role: column[recent] for role, column in rows.items()}
         self._rows.append(rows)
 
-    def _possible_times(self, batch: pl.DataFrame, table: Source, roles: Roles) -> Times | None:
-        """Return the times of rows; None from the first batch on in which not every row has a time."""
-        name = roles.get(POSSIBLE_TIME)
-        if name is None or self._drops_times:
-            return None
-        try:
-            if POSSIBLE_TIME not in batch.columns:
-                raise DataError(f"{table.name}: a type that cannot be read.")
-            raw = batch[POSSIBLE_TIME]
-            with reading(table.name):
-                typed, faults = typed_columns(raw.to_frame("time"), table, {"time": name}, {})
-            for fault, (bad, role) in faults.items():
-                if bad.any():
-                    first = raw[int(bad.arg_true()[0])] if role else None  # others cannot always be shown
-                    got = f", such as {first!r}" if role else ""
-                    count = f"{int(bad.sum()):,} of the first {counted(self.read_rows, 'row')}"
-                    raise DataError(f"{table.name}: {fault} in {count}{got}.{advice_on(fault, first)}")
-            return self._times(typed["time"], table)
-        except DataError as error:
-            self.drop_times(f"column {name!r}: {error}")
-            self.unused[name] = f'time={name!r}, on_bad="skip"'
-            return None
-
-    def drop_times(self, why: str) -> None:
-        """Keep no times, those read so far included, and warn why."""
-        warn(
-            f"no times are kept: {why} Name the column, time=… of read_interactions (--time-column), to have "
-            'such rows refused; add on_bad="skip" (--on-bad skip) to leave them out. time=False reads none.'
-        )
-        self._drops_times = True
-        self._rows.drop("time")
-
-    def _times(self, column: pl.Series, table: Source) -> Times:
-        """Return times as microseconds since 1970."""
-        if self._are_dates not in (None, column.dtype.is_temporal()):
-            raise DataError(f"{table.name}: {MIXED_TIMES}")
-        self._are_dates = column.dtype.is_temporal()
-        if self._are_dates:
-            return column.dt.epoch("us").to_numpy()
-        times, scale = from_numbers(column.to_numpy())
-        if scale is not None and self._time_scale not in (None, scale):
-            raise DataError(
-                f"{table.name}: times are seconds in some rows and milliseconds in others, or in other "
-                "files. Make them the same."
-            )
-        self._time_scale = scale or self._time_scale
-        return times
-
     def good_rows(
         self, table: Source, roles: Roles, types: Types | None = None, prefix: str = ""
     ) -> Iterator[pl.DataFrame]:
-        """Yield the good rows in batches; raise at the first bad one, or count them in `skipped`."""
-        row = 0
+        """Yield the good rows in batches; count the bad ones in `skipped`, or raise with the first."""
+        row = passed = bad_rows = 0
+        refused: tuple[str, str] | None = None
         for batch in table.batches(roles, types or {}):
             with reading(table.name):
+                check_that_columns_agree(table, roles, batch, row)
                 typed, faults = typed_columns(batch, table, roles, types or {})
+                if "time" in roles:
+                    typed = self._with_times(typed, faults, table, roles["time"])
             # The first fault of each row, or null.
             faults_of_rows = [
                 pl.when(rows).then(pl.lit(why)) for why, (rows, _) in faults.items() if rows.any()
@@ -197,25 +176,44 @@ class RowReader:
             shape = batch[FAULT] if FAULT in batch.columns else pl.repeat(None, len(batch), dtype=pl.String)
             why = pl.select(pl.coalesce(shape, *faults_of_rows)).to_series()
             bad = (why != BLANK).fill_null(False)
-            if bad.any() and self.options.on_bad == "refuse":
-                place = int(bad.arg_true()[0])
-                fault = why[place]
-                role = faults.get(fault, (None, None))[1]
-                got = f", {batch[role][place]!r}" if role is not None else ""
-                raise DataError(
-                    f"{table.name}, row {row + place + 1:,}: {fault}{got}. Correct it{self._or_skip}."
-                    + advice_on(fault, batch[role][place] if role else None)
-                )
-            for reason, count in Counter(why.filter(bad).to_list()).items():
-                self.skipped[prefix + reason] = self.skipped.get(prefix + reason, 0) + count
-            for role in (role for role in ID_ROLES if role in roles and batch[role].dtype.is_float()):
+            if self.options.on_bad == "refuse":
+                if bad.any() and not refused:
+                    refused = _refusal(table, row, batch, why, int(bad.arg_true()[0]), faults)
+                bad_rows += int(bad.sum())
+            else:
+                for reason, count in Counter(why.filter(bad).to_list()).items():
+                    self.skipped[prefix + reason] = self.skipped.get(prefix + reason, 0) + count
+            for role in (role for role in ID_ROLES if role in roles and not refused):
+                if not batch[role].dtype.is_float():
+                    continue
                 where = f"column {roles[role]!r} of {table.name}"
                 if (role, where) not in self._warned_of:
                     self._warned_of.add((role, where))
-                    warn_of_floats(role, where)
+                    self.note(note_on_floats(role, where, len(batch)))
+            typed = typed.with_columns(row=pl.int_range(row + 1, row + len(batch) + 1))
             row += len(batch)
+            passed += int((why == BLANK).sum())
             self.read_rows += len(batch) - int((why == BLANK).sum())
-            yield typed.filter(why.is_null()) if why.null_count() < len(why) else typed
+            if not refused:
+                yield typed.filter(why.is_null()) if why.null_count() < len(why) else typed
+        if refused:
+            message, advice = refused
+            first = f"It is the first of {bad_rows:,} bad rows" if bad_rows > 1 else "It is the only bad row"
+            raise DataError(f"{message} {first} among {row - passed:,}. Correct it{self._or_skip}.{advice}")
+
+    def _with_times(self, typed: pl.DataFrame, faults: Faults, table: Source, name: str) -> pl.DataFrame:
+        """Return rows with times in microseconds, and add the faults of rows without one."""
+        times, of_times = self._times.read(typed["time"], table, name)
+        if self.options.missing_time == "oldest":
+            unknown = pl.any_horizontal([of_times.pop(fault)[0] for fault in UNKNOWN if fault in of_times])
+            times = pl.select(pl.when(unknown).then(MICROSECONDS_UNKNOWN).otherwise(times)).to_series()
+        faults |= of_times
+        return typed.with_columns(time=times)
+
+    def note(self, note: DataNote) -> None:
+        """Keep a note on the data, and tell it."""
+        self.notes.append(note)
+        note.tell()
 
     def finish(self) -> None:
         """Number the ids in ascending order, once all tables are read."""
@@ -224,6 +222,8 @@ class RowReader:
         if not self._rows.size:
             raise self._nothing_left()
         rows = self._rows
+        for ids in (self.users, self.items):
+            self._leave_out_doubtful(ids)
         if self.options.window is not None:
             if self.options.now is None:
                 latest = np.datetime64(self._latest, "us")
@@ -232,11 +232,43 @@ class RowReader:
         if "value" not in rows:
             rows.fill("value", np.bool_ if self.is_binary else np.float32)
         if "time" in rows:
-            unit = {None: "", 1000: " (milliseconds)"}.get(self._time_scale, " (seconds)")
-            tell(rows["time"], list(self._time_columns), unit)
-            warn_of_future(rows["time"])
-        self.users.finish(rows["user"])
-        self.items.finish(rows["item"])
+            self._note_times(rows["time"])
+        self.number(self.users, rows["user"])
+        self.number(self.items, rows["item"])
+
+    def number(self, ids: IdNumbering, column: npt.NDArray[np.int32]) -> None:
+        """Number the ids of a column in ascending order, in place."""
+        ids.finish(column)
+        if ids.note is not None:
+            self.note(ids.note)
+
+    def _leave_out_doubtful(self, ids: IdNumbering) -> None:
+        """Leave out the few rows whose ids are no integers where all others are, or refuse them."""
+        doubtful = ids.doubtful(self._rows[ids.role])
+        if doubtful is None:
+            return
+        if self.options.on_bad == "refuse":
+            raise ids.refusal(doubtful, self._rows[ids.role])
+        fault = not_an_integer(ids.role)
+        self.skipped[fault] = self.skipped.get(fault, 0) + int(doubtful.sum())
+        self._rows.keep(lambda some: ~doubtful[some])
+
+    def _note_times(self, times: Times) -> None:
+        """Give the rows of unknown times the oldest one, and note what is odd about the times."""
+        unknown = times == MICROSECONDS_UNKNOWN
+        if count := int(unknown.sum()):
+            oldest = int(times[~unknown].min(initial=INT64_MAX if self._oldest is None else self._oldest))
+            if oldest == INT64_MAX:
+                raise DataError(f"none of {counted(count, 'row')} has a time that can be read.")
+            times[unknown] = oldest
+            text = f"{counted(count, 'row')} without a time count as the oldest, {shown(oldest)}"
+            self.note(DataNote("missing times", count, text))
+        unit = f" ({self._times.form})" if self._times.form in ("seconds", "milliseconds") else ""
+        tell(times, list(self._time_columns), unit)
+        names, are_numbers = in_words(map(repr, self._time_columns)), bool(unit)
+        for note in (note_on_future(times), *notes_on_times(times, names, are_numbers=are_numbers)):
+            if note is not None:
+                self.note(note)
 
     def _nothing_left(self) -> DataError:
         """Return an error that says why there are no rows."""
@@ -262,11 +294,36 @@ class RowReader:
         """
         return combine_in_ranges(self._rows.release(), self.users.ids, self.items.ids, duplicates)
 
-    def titles(self) -> Texts | None:
-        """Return the title of each item, of several the first in alphabetical order."""
+    def titles(self, recognised: str | None = None) -> Texts | None:
+        """Return the title of each item, of several the first in alphabetical order.
+
+        None if the column was only recognised, and is no title.
+        """
         rank = self.items.rank
-        named = ((rank[code], text) for code, text in self._titles.iter_rows() if code < len(rank))
+        if recognised is not None and (note := note_on_titles(recognised, self._titles)):
+            self.note(note)
+            return None
+        named = ((rank[code], text) for code, text, _ in self._titles.iter_rows() if code < len(rank))
         return first_titles(len(self.items.ids), named)
+
+
+def _refusal(
+    table: Source,
+    before: int,
+    batch: pl.DataFrame,
+    why: pl.Series,
+    place: int,
+    faults: Mapping[str, tuple[pl.Series, str | None]],
+) -> tuple[str, str]:
+    """Say what is wrong with a row of a batch, and what to do about that; `before` rows came before it."""
+    fault = why[place]
+    role = faults.get(fault, (None, None))[1]
+    value = None if role is None else batch[role][place]
+    got = "" if role is None else f", {shortened(repr(value), 80)}"
+    advice = advice_on_time(fault, value)
+    if fault in map(not_an_integer, ID_ROLES):
+        advice = f" {TEXT_IDS}"
+    return f"{table.name}, row {before + place + 1:,}: {fault}{got}.", advice
 
 
 class _GrowingColumns:

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,6 @@ from mrfrec.io import batches as tables
 from mrfrec.io.batches import (
     FEATURE,
     POLARS_ERRORS,
-    POSSIBLE_TIME,
     Roles,
     Source,
     Types,
@@ -60,7 +59,7 @@ def open_sources(source: object, options: ReadingOptions | None = None) -> list[
     parts: Any = source if isinstance(source, list | tuple) else [source]
     if options.query is not None or any(map(is_database, parts)):
         _check_query(parts, options)
-        return [open_query(url, str(options.query)) for url in parts]
+        return [open_query(url, str(options.query), options.text_ids) for url in parts]
     if parts and all(isinstance(one, str | Path) or hasattr(one, "read") for one in parts):
         opened = []
         for one in parts:
@@ -89,7 +88,7 @@ def open_sources(source: object, options: ReadingOptions | None = None) -> list[
     except ValueError as error:
         raise DataError(f"the data frame cannot be read: {error}") from error
     _refuse_options(options, "a data frame", *_TEXT_OPTIONS, "input_format")
-    return [_open_frame(frame)]
+    return [_open_frame(frame, options.text_ids)]
 
 
 def _check_query(sources: Sequence[object], options: ReadingOptions) -> None:
@@ -289,7 +288,7 @@ def _open_file(path: Path, name: str, options: ReadingOptions) -> Source:
             names = None if options.columns is None else list(options.columns)
             return replace(open_text(path, name, mark, names), rows=lambda: lines_of(path))
         if form == "jsonl":
-            return replace(open_json(path, name), rows=lambda: lines_of(path))
+            return replace(open_json(path, name, options.text_ids), rows=lambda: lines_of(path))
         try:
             return _open_columnar(path, name, form)
         except POLARS_ERRORS as error:
@@ -321,7 +320,7 @@ def _lazy_source(
     return Source(name, tuple(columns), batches, library=library)
 
 
-def _open_frame(frame: "nw.DataFrame[Any] | nw.LazyFrame[Any]") -> Source:
+def _open_frame(frame: "nw.DataFrame[Any] | nw.LazyFrame[Any]", text_ids: Collection[str]) -> Source:
     library = str(frame.implementation.value)
     name = f"the {library} frame"
     with reading(name):
@@ -341,7 +340,7 @@ def _open_frame(frame: "nw.DataFrame[Any] | nw.LazyFrame[Any]") -> Source:
                 series = {
                     role: _series(part.get_column(columns[column]), role) for role, column in roles.items()
                 }
-                batch = batch_of(series, [None] * len(part), name)
+                batch = batch_of(series, [None] * len(part), name, text_ids)
             yield batch
 
     return Source(name, tuple(columns), batches, library=library, rows=lambda: len(eager))
@@ -356,12 +355,11 @@ def _series(column: "nw.Series[Any]", role: str) -> pl.Series | list[Any]:
         return pl.Series(native)
     if column.dtype.is_float() or (column.dtype.is_integer() and column.null_count() == 0):
         return pl.Series(column.to_numpy(), nan_to_null=True)
-    if (role in ("time", POSSIBLE_TIME) or role.startswith(FEATURE)) and isinstance(
-        column.dtype, nw.Datetime
-    ):
-        if column.dtype.time_zone is not None:
-            column = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
-        return pl.Series(column.to_numpy())
+    if (role == "time" or role.startswith(FEATURE)) and isinstance(column.dtype, nw.Datetime):
+        if column.dtype.time_zone is None:
+            return pl.Series(column.to_numpy())
+        in_utc = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+        return pl.Series(in_utc.to_numpy()).dt.replace_time_zone("UTC")
     # None, NaN, and pandas' NaT and NA, which cannot be compared, are missing.
     odd = ("NAType", "NaTType")
     return [None if type(x).__name__ in odd or (np.isscalar(x) and x != x) else x for x in column.to_list()]

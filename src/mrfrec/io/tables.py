@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,20 +17,39 @@ import polars as pl
 import scipy.sparse as sp
 
 from mrfrec.bars import showing
+from mrfrec.checks import counted
 from mrfrec.core.progress import Progress
 from mrfrec.data.erasures import Erasures
 from mrfrec.data.ids import Id, Ids, Texts, first_titles
 from mrfrec.data.interactions import Interactions, keep_pairs
 from mrfrec.data.item_table import ItemTable
+from mrfrec.data.notes import DataNote, What
 from mrfrec.data.provenance import Origin
-from mrfrec.data.reading_options import Duplicates, Duration, Format, Moment, OnBad, ReadingOptions
+from mrfrec.data.reading_options import (
+    Duplicates,
+    Duration,
+    Format,
+    MissingTime,
+    Moment,
+    OnBad,
+    ReadingOptions,
+    TextIds,
+)
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.batches import FEATURE, POSSIBLE_TIME, Source, reading
-from mrfrec.io.columns import check_that_rows_may_be_counted, find_roles, find_titles, name_list
+from mrfrec.io.batches import FEATURE, OTHER, UNUSED, Source, reading
+from mrfrec.io.columns import (
+    check_that_rows_may_be_counted,
+    find_roles,
+    find_titles,
+    letters,
+    name_list,
+)
 from mrfrec.io.id_numbering import without_fractions
 from mrfrec.io.item_table import ItemRows, table_beside
+from mrfrec.io.looks import RATINGS, UnusedValues, note_on_one_id
 from mrfrec.io.row_reader import RowReader
 from mrfrec.io.sources import open_sources
+from mrfrec.io.time_column import IN_THE_FUTURE
 
 _log = logging.getLogger("mrfrec")
 _COLUMNS = ("user", "item", "value", "title", "event", "time")
@@ -47,7 +66,7 @@ def read_interactions(
     source: object,
     user: str | None = None,
     item: str | None = None,
-    value: str | None = None,
+    value: str | bool | None = None,
     title: str | None = None,
     *,
     items: object = None,
@@ -65,6 +84,8 @@ def read_interactions(
     min_users: int = 0,
     min_items: int = 0,
     on_bad: OnBad = "refuse",
+    missing_time: MissingTime | None = None,
+    ids: TextIds | None = None,
     separator: str | None = None,
     columns: Sequence[str] | None = None,
     input_format: Format | None = None,
@@ -87,7 +108,9 @@ def read_interactions(
         Column of the items, if its name does not tell.
     value
         Column of the values, for the options that need them: ratings, counts, plays. The options are
-        `min_value` and `binary=False`. Values are kept in single precision.
+        `min_value` and `binary=False`. Values are kept in single precision. With False every row is a like,
+        whatever a column that is recognised holds; there is a warning else if it looks like ratings, returns
+        or labels.
     title
         Column of the items' titles. Of several titles of one item, the first in alphabetical order is taken.
     items
@@ -106,8 +129,8 @@ def read_interactions(
     time
         Column of the times, if its name does not tell; False reads none. Times are dates, texts in ISO 8601,
         or seconds or milliseconds since 1970; UTC if they name no zone. The last time of each pair is kept,
-        in `Interactions.times`. A column that is only recognised is left out with a warning if some row has
-        no time; one that is named, or recognised with True, must have a time in each row.
+        in `Interactions.times`. A row whose time cannot be read is a bad row. With True there must be a
+        column of times.
     now
         Time from which `window` is measured, by default the latest time in the data.
     since
@@ -127,8 +150,12 @@ def read_interactions(
     min_items
         Then leave out users with fewer items than this. Each limit is applied once.
     on_bad
-        Bad rows, without ids or without a number as value: "refuse" the table, or "skip" the rows. The rows
+        Bad rows, such as those without ids: "refuse" the table, or "skip" the rows. The rows
         that were skipped are counted in `Interactions.skipped`.
+    missing_time
+        Let rows whose time is missing or cannot be read count as the "oldest". They are bad rows else.
+    ids
+        Ids that are texts, also where they look like integers: of "users", of "items", or "text" for both.
     separator
         Text between the columns of a text file, detected by default. With several characters, quotation marks
         mean nothing.
@@ -142,36 +169,57 @@ def read_interactions(
         True draws a bar. A function is called as `progress("reading", rows, total)`. The total of
         text is an estimate. It is 0 until the end where it is not known: for compressed text and databases.
     """
-    return _interactions(dict(locals()), {}, Erasures())
+    return _interactions(dict(locals()), RowsBefore())
 
 
-def read_more_interactions(
-    source: object, usual: Mapping[str, str], erased: Erasures | None = None, **parameters: Any
-) -> Interactions:
-    """Read a table as `read_interactions` does, by the columns of an earlier one where it has these.
+class RowsBefore(NamedTuple):
+    """What is known when a table is read for something that has data already, or at a known time."""
 
-    `usual` are the names of those columns by role; `parameters` may name others. Rows of people who were
-    `erased` are left out.
+    columns: Mapping[str, str] | None = None  # names of columns by role; None for the first table
+    oldest: int | None = None  # time of the data, in microseconds since 1970
+    latest: int | None = None  # rows later than this are bad rows
+    erased: Erasures | None = None  # people whose rows are left out
+
+
+def read_events(source: object, before: RowsBefore, **parameters: Any) -> Interactions:
+    """Read a table as `read_interactions` does, knowing what came before.
+
+    The columns of an earlier table are taken where this one has them; `parameters` may name others. With
+    `missing_time="oldest"`, rows without a time get the oldest time of both.
     """
     bound = inspect.signature(read_interactions).bind(source, **parameters)
     bound.apply_defaults()
-    return _interactions(bound.arguments, usual, erased or Erasures())
+    return _interactions(bound.arguments, before)
 
 
-def _interactions(parameters: Mapping[str, Any], usual: Mapping[str, str], erased: Erasures) -> Interactions:
+def _interactions(parameters: Mapping[str, Any], before: RowsBefore) -> Interactions:
     """Read a table by the parameters of `read_interactions`."""
     item, title, items = (parameters[name] for name in ("item", "title", "items"))
     options = check_reading(parameters)
     named = {role: parameters[role] for role in _COLUMNS} | {"title": title if items is None else None}
     source, progress = parameters["source"], parameters["progress"]
-    rows, library, names = _read_rows(source, named, items, options, progress, usual, erased)
+    rows, library, names = _read_rows(source, named, items, options, progress, before)
+    share_skipped = sum(rows.skipped.values()) / rows.read_rows
     matrix, sums, times = rows.to_matrix(options.duplicates)
     limits = {name: int(limit) for name, limit in options.limits().items() if limit}
     rules = {**options.rules(), **limits}  # with limits that nobody exceeds yet, since later events may
     origin = Origin(rules, rows.users.kind, rows.items.kind, sums, times, columns=names)
     users = rows.users.ids
     item_ids = rows.items.ids
-    titles = rows.titles()
+    is_recognised = named["title"] is None and "title" not in (before.columns or ())
+    titles = rows.titles(names.get("title") if is_recognised else None)
+    if titles is None:
+        names = {role: name for role, name in names.items() if role != "title"}
+    if before.columns is None:
+        for role, ids in (("user", rows.users.ids), ("item", rows.items.ids)):
+            if note := note_on_one_id(role, names[role], len(ids), rows.read_rows):
+                rows.note(note)
+        if rows.unused_values is not None:
+            if note := rows.unused_values.note():
+                rows.note(note)
+            else:
+                _log.info("%s is not used: %s", rows.unused_values.column, rows.unused_values.ways())
+    origin = replace(origin, columns=names)
     if rows.is_binary:
         matrix = matrix.astype(np.float32)
     elif not (keep := matrix.data != 0).all():
@@ -184,22 +232,27 @@ def _interactions(parameters: Mapping[str, Any], usual: Mapping[str, str], erase
         table = _table_of_items(items, item_ids, item, title, rows)
         titles = _first(table.titles, len(item_ids))
     out = Interactions(matrix, users, item_ids, titles, copy=False)
-    out.skipped = rows.skipped
+    for why, count in rows.skipped.items():
+        what: What = "rows ahead" if why == IN_THE_FUTURE else "skipped rows"
+        rows.note(DataNote(what, count, f"left out {counted(count, 'row')}: {why}"))
+    out.notes = tuple(rows.notes)
+    out.skipped, out.share_skipped = rows.skipped, share_skipped
     out.unused = rows.unused
     out.library = library
     out.origin = origin
-    out.table, out.erased = table, erased
+    out.table, out.erased = table, before.erased or Erasures()
     return out.filtered(**options.limits())
 
 
 def check_reading(parameters: Mapping[str, Any]) -> ReadingOptions:
     """Check the parameters of `read_interactions` as far as possible without data."""
     for name in _COLUMNS:
-        if name != "time" and not isinstance(parameters.get(name), str | None):
+        if name not in ("time", "value") and not isinstance(parameters.get(name), str | None):
             raise ParameterError(name, "a text", parameters[name])
     names = [field.name for field in fields(ReadingOptions) if field.name in parameters]
     options = ReadingOptions(**{name: parameters[name] for name in names})
     _check_time(parameters.get("time"), options)
+    _check_value(parameters.get("value"), options)
     _refuse_unused({name: parameters.get(name) for name in _USED_WITH}, options)
     return options
 
@@ -207,15 +260,23 @@ def check_reading(parameters: Mapping[str, Any]) -> ReadingOptions:
 def _check_time(time: object, options: ReadingOptions) -> None:
     if not isinstance(time, str | bool | None):
         raise ParameterError("time", "the name of a column, True, False or None", time)
-    if time is False and options.uses_times:
-        raise ParameterError("time", "left out with window, since or until, which need times", time)
+    if time is False and (options.uses_times or options.missing_time):
+        rule = "left out with window, since, until or missing_time, which need times"
+        raise ParameterError("time", rule, time)
 
 
-def _refuse_unused(named: Mapping[str, str | None], options: ReadingOptions) -> None:
+def _check_value(value: object, options: ReadingOptions) -> None:
+    if not isinstance(value, str | None) and value is not False:
+        raise ParameterError("value", "the name of a column, False or None", value)
+    if value is False and options.uses_values:
+        raise ParameterError("value", "left out with min_value or binary=False, which need values", value)
+
+
+def _refuse_unused(named: Mapping[str, object], options: ReadingOptions) -> None:
     """Refuse a column that is named but that no option uses."""
     used = {"value": options.uses_values, "event": options.event_weights}
     for role, name in named.items():
-        if name is not None and not used[role]:
+        if isinstance(name, str) and not used[role]:
             needed, advice = _USED_WITH[role]
             raise ParameterError(role, f"left out without {needed}", name, advice)
 
@@ -226,8 +287,7 @@ def _read_rows(
     items: object,
     options: ReadingOptions,
     progress: "Progress | bool | None",
-    usual: Mapping[str, str],
-    erased: Erasures,
+    before: RowsBefore,
 ) -> tuple[RowReader, str | None, dict[str, str]]:
     """Read the rows of all tables; return them, and the data frame library and columns of the first table."""
     sources = open_sources(source, options)
@@ -237,17 +297,22 @@ def _read_rows(
     needs_times = options.uses_times or isinstance(time, str) or time is True
     uses_kinds = options.event_weights is not None
     wanted = {"value": uses_values, "title": items is None}
-    needed = ("user", "item", *(["time"] if needs_times else []), *(["event"] if uses_kinds else []))
-    named = named | {"time": time if isinstance(time, str) else None}
+    needs_column = needs_times and options.missing_time is None
+    needed = ("user", "item", *(["time"] if needs_column else []), *(["event"] if uses_kinds else []))
+    ignores_values = named["value"] is False
+    uses = {"time": time is not False, "value": uses_values, "event": uses_kinds}
+    compared = ("user", "item", *(role for role, is_used in uses.items() if is_used))
     tables: list[tuple[Source, dict[str, str]]] = []
     names: dict[str, str] = {}
-    rows = RowReader(options, erased)
+    rows = RowReader(options, latest=before.latest, oldest=before.oldest, erased=before.erased)
     for table in sources:
-        roles = find_roles(table, named, needed, usual)
+        roles = find_roles(table, named, needed, before.columns, compared)
         if not uses_kinds and (kinds := roles.pop("event", None)) is not None:
             rows.unused[kinds] = "event_weights={…}"
         if time is False:
             roles.pop("time", None)
+        if ignores_values:
+            roles.pop("value", None)
         if uses_values and "value" not in roles:
             check_that_rows_may_be_counted(table, roles)
             if min_value is not None:
@@ -255,26 +320,35 @@ def _read_rows(
                 advice = "Or name that column: value=… (--value-column)."
                 raise ParameterError("min_value", rule, min_value, advice)
         if "value" in roles and not uses_values and not tables:
-            counts = ("row", "its weight") if options.rows_have_weights else ("pair", "1")
-            advice = "To learn from its values: binary=False (--values)."
-            unused = "column %r of %s is not used: every %s counts %s. %s"
-            _log.info(unused, roles["value"], table.name, *counts, advice)
             rows.unused[roles["value"]] = "min_value=… or binary=False"
+            if before.columns is None:
+                counts = "its weight" if options.rows_have_weights else "as a like"
+                rows.unused_values = UnusedValues(roles["value"], table.name, counts)
+                rows.unused_values.may_be_ratings = letters(roles["value"]) in RATINGS
         read = {role: name for role, name in roles.items() if wanted.get(role, True)}
         others = [name for name in table.columns if name not in roles.values()]
         if others and not tables:
-            used = ", ".join(f"{role} {name!r}" for role, name in read.items())
+            used = ", ".join(f"{role} {name!r}" for role, name in read.items() if role in _COLUMNS)
             _log.info("columns of %s: %s; not read: %s", table.name, used, name_list(others))
-        names = names or dict(read)
-        if "time" in read and not needs_times:
-            read[POSSIBLE_TIME] = read.pop("time")
+        names = names or {role: name for role, name in read.items() if role in _COLUMNS}
+        if rows.unused_values is not None and "value" in roles:
+            read[UNUSED] = roles["value"]
         tables.append((table, read))
     without = [table.name for table, roles in tables if "value" not in roles]
     if without and len(without) < len(tables):
         raise DataError(f"{without[0]} has no column of values, but other files have. Read them apart.")
-    untimed = [table.name for table, roles in tables if not {"time", POSSIBLE_TIME} & {*roles}]
-    if untimed and len(untimed) < len(tables):
-        rows.drop_times(f"{untimed[0]} has no column of times, but other files have.")
+    untimed = [table.name for table, roles in tables if "time" not in roles]
+    if untimed and options.missing_time is not None:
+        if len(untimed) == len(tables) and before.oldest is None:
+            rule = f"left out for {untimed[0]}, which has no column of times"
+            raise ParameterError("missing_time", rule, options.missing_time, "Or name it: time=….")
+        rows.fills_times = True
+    elif untimed and len(untimed) < len(tables):
+        raise DataError(
+            f"{untimed[0]} has no column of times, but other files have. Name it: time=… of "
+            'read_interactions (--time-column). Let its rows count as the oldest: missing_time="oldest" '
+            "(--missing-time oldest). Or read no times: time=False (--time-column no)."
+        )
     with showing(progress) as report:
         if report is not None:
             rows.expected = _expected_rows(sources)
@@ -316,17 +390,23 @@ def read_users(path: Path, known: Ids, user: str | None = None) -> list[Id]:
     """Read the column of users of a table, as ids of the type of the known ones."""
     users: list[Id] = []
     for source in open_sources(path):
-        roles = {"user": find_roles(source, {"user": user}, needed=("user",))["user"]}
-        for batch in RowReader().good_rows(source, roles):
-            texts = _id_texts(batch, "user", source, known)
+        found = find_roles(source, {"user": user}, needed=("user",), compared=("user",))
+        roles = {role: name for role, name in found.items() if role == "user" or role.startswith(OTHER)}
+        rows = RowReader()
+        for batch in rows.good_rows(source, roles):
+            texts = _id_texts(batch, "user", source, known, rows)
             users += texts.to_list() if known.is_text else [known.parse(text, "user") for text in texts]
     return users
 
 
-def _id_texts(batch: pl.DataFrame, role: str, source: Source, known: Ids) -> pl.Series:
+def _id_texts(batch: pl.DataFrame, role: str, source: Source, known: Ids, rows: RowReader) -> pl.Series:
     """Return ids as texts, as they compare with the known ones."""
     texts = batch[role].cast(pl.String)
-    return without_fractions(texts, role) if source.is_text and not known.is_text else texts
+    if source.is_text and not known.is_text:
+        texts, note = without_fractions(texts, role)
+        if note is not None:
+            rows.note(note)
+    return texts
 
 
 def _table_of_items(
@@ -342,7 +422,7 @@ def _table_of_items(
         roles = find_titles(source, item, title)
         others = {FEATURE + name: name for name in source.columns if name != roles["item"]}
         for batch in rows.good_rows(source, {**roles, **others}, prefix="items: "):
-            names = _id_texts(batch, "item", source, items)
+            names = _id_texts(batch, "item", source, items, rows)
             found = np.array([places.setdefault(name, len(places)) for name in names], np.int32)
             if "title" in roles:
                 named += zip(found.tolist(), batch["title"], strict=True)

@@ -4,10 +4,13 @@ Fields of tables stay text here, so that errors can quote a bad field as it stan
 """
 
 import csv
+import gzip
 import json
 import re
+import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +19,17 @@ import polars.selectors as cs
 
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io import batches as tables
-from mrfrec.io.batches import BLANK, FAULT, ID_ROLES, POSSIBLE_TIME, Roles, Source, Types, batch_of, stream
+from mrfrec.io.batches import BLANK, FAULT, ID_ROLES, LONGEST, UNUSED, Roles, Source, Types, batch_of, stream
 
-_NUMBERS = ("value", "time", POSSIBLE_TIME)  # roles whose numbers polars may turn into text
+_NUMBERS = ("value", "time", UNUSED)  # roles whose numbers polars may turn into text
 _SPARE_COLUMNS = 4  # after the last, to notice rows with too many fields
 _SAMPLE = 1000  # lines of JSON from which the columns and their types are inferred
-_LONGEST = 100_000  # characters in the first line; lines in one quoted field
 
 
 def open_text(path: Path, label: str, separator: str | None, columns: list[str] | None) -> Source:
-    first = pl.scan_lines(path, glob=False).head(1).collect(engine="streaming")
-    if not len(first):
-        raise DataError(f"{label} is empty.")
-    head = str(first.item()).removeprefix("\ufeff")
+    head = _first_line(path, label)
     is_blank = not head.strip() and columns is None
-    if is_blank or "\r" in head or len(head) > _LONGEST or head.count('"') % 2:
+    if is_blank or "\r" in head or head.count('"') % 2:
         rule = "must name the columns, without line breaks, and have a row for each line below it"
         raise DataError(f"{label}, line 1: it {rule}; got {head[:80]!r}.")
     mark = separator or max(
@@ -51,7 +50,7 @@ def open_text(path: Path, label: str, separator: str | None, columns: list[str] 
 
     def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
         places = [str(i) for i in range(len(names) + _SPARE_COLUMNS)]
-        is_plain = len(mark) == 1 and _is_plain(path, label, mark, first_row=1 - skip)
+        is_plain = _is_plain(path, label, mark, first_row=1 - skip)
         if len(mark) == 1:
             rows = pl.scan_csv(
                 path,
@@ -72,7 +71,6 @@ def open_text(path: Path, label: str, separator: str | None, columns: list[str] 
         beyond = pl.any_horizontal(pl.col(places[len(names) :]).str.len_bytes() > 0)
         fault: pl.Expr = pl.when(beyond).then(pl.lit(f"more than {len(names)} fields"))
         if not is_plain:
-            fields |= {role: fields[role].str.strip_chars(" \t") for role in ID_ROLES if role in fields}
             is_empty = pl.all_horizontal(pl.col(places).fill_null("") == "")
             fault = pl.when(is_empty).then(pl.lit(BLANK)).otherwise(fault)
         yield from stream(label, rows.select(**fields, **{FAULT: fault}), types)
@@ -86,32 +84,81 @@ def _fields(line: str, separator: str) -> list[str]:
     )
 
 
-def _is_plain(path: Path, label: str, separator: str, first_row: int) -> bool:
-    """Return whether a text has no spaces, no quotation marks and no rows that begin with an empty field.
+def _pieces(path: Path) -> Iterator[bytes]:
+    """Yield a text, decompressed, in pieces of 64 KB; nothing if pyarrow is missing, which .zst needs."""
+    with (
+        path.open("rb") as raw,
+        suppress(EOFError, OSError, zlib.error),
+    ):  # polars says what is wrong
+        file: Any = raw
+        head = raw.read(4)
+        raw.seek(0)
+        if head.startswith(tables.PACKED[0]):
+            file = gzip.GzipFile(fileobj=raw)
+        elif head.startswith(tables.PACKED[1]):
+            try:
+                from pyarrow import CompressedInputStream
+            except ImportError:
+                return
+            file = CompressedInputStream(raw, "zstd")
+        while piece := file.read(1 << 16):
+            yield piece
 
-    Refuse text that polars would repair: quotation marks that do not match, and carriage returns outside of
-    them.
+
+def _bounded(path: Path, label: str) -> Iterator[bytes]:
+    """Yield a text in pieces; refuse a long line before it is in memory."""
+    line, size = 1, 0  # of the line that a piece goes on with
+    for piece in _pieces(path):
+        end = piece.find(b"\n")
+        if size + (len(piece) if end < 0 else end) > LONGEST:
+            raise DataError(
+                f"{label}, line {line:,}: it is longer than {LONGEST:,} bytes. Is it a table, with a row in "
+                "each line?"
+            )
+        size = size + len(piece) if end < 0 else len(piece) - piece.rfind(b"\n") - 1
+        line += piece.count(b"\n")
+        yield piece
+
+
+def _first_line(path: Path, label: str) -> str:
+    head = b""
+    for piece in _bounded(path, label):
+        head += piece
+        if b"\n" in piece:
+            break
+    else:
+        if not head:  # or .zst without pyarrow
+            lines = pl.scan_lines(path, glob=False).head(1).collect(engine="streaming")
+            if not len(lines):
+                raise DataError(f"{label} is empty.")
+            return str(lines.item()).removeprefix("\ufeff")
+    return head.partition(b"\n")[0].removesuffix(b"\r").decode().removeprefix("\ufeff")
+
+
+def _is_plain(path: Path, label: str, separator: str, first_row: int) -> bool:
+    """Return whether a text has no quotation marks and no rows that begin with an empty field.
+
+    Refuse long lines, and text that polars would repair: quotation marks that do not match, and carriage
+    returns outside of them.
     """
     plain = True
     odd = False  # whether there are quotation marks or carriage returns
     last = b""
     begins_empty = re.compile(rb"\n[\r\n" + re.escape(separator).encode() + b"]")
-    with path.open("rb") as file:
-        packed = file.read(4).startswith(tables.PACKED)
-        file.seek(0)
-        while not packed and (piece := file.read(1 << 16)):
-            plain = plain and not (b" " in piece or (separator != "\t" and b"\t" in piece))
-            plain = plain and not begins_empty.search(last + piece)
-            odd = odd or b'"' in piece or (b"\r" in piece and piece.count(b"\r") > piece.count(b"\r\n"))
-            last = piece[-1:]
-    if not packed and not odd:
+    for piece in _bounded(path, label):
+        plain = plain and not begins_empty.search(last + piece)
+        odd = odd or b'"' in piece or (b"\r" in piece and piece.count(b"\r") > piece.count(b"\r\n"))
+        last = piece[-1:]
+    if len(separator) > 1:  # quotation marks mean nothing
+        return False
+    if last and not odd:
         return plain
     mark = re.escape(separator)
     field = rf'(?:"[^"]*(?:""[^"]*)*"|[^"{mark}\r\n][^{mark}\r\n]*)?'
     record = rf"{field}(?:{mark}{field})*"
     row = first_row
     parts: list[str] = []  # the lines of a row so far
-    marks = 0  # their quotation marks
+    marks = size = 0  # their quotation marks, and characters
 
     def mismatch() -> DataError:
         return DataError(
@@ -130,19 +177,22 @@ def _is_plain(path: Path, label: str, separator: str, first_row: int) -> bool:
             if parts or '"' in line or "\r" in line:
                 parts.append(line.removeprefix("\ufeff") if row == first_row else line)
                 marks += line.count('"')
-                if marks % 2 and len(parts) < _LONGEST:
+                size += len(line)
+                if marks % 2 and size <= LONGEST:
                     continue  # a quoted field goes on in the next line
                 if not re.fullmatch(record, "\n".join(parts)):
                     raise mismatch()
             row += 1
             parts = []
-            marks = 0
+            marks = size = 0
     if parts:
         raise mismatch()
     return False
 
 
-def open_json(path: Path, label: str) -> Source:
+def open_json(path: Path, label: str, text_ids: Collection[str]) -> Source:
+    for _ in _bounded(path, label):
+        pass
     lines = pl.scan_lines(path, glob=False)
     head = lines.head(_SAMPLE).collect(engine="streaming")["line"]
     if not len(head):
@@ -166,7 +216,7 @@ def open_json(path: Path, label: str) -> Source:
             if rows is None:
                 parsed = [_parse(line) for line in texts]
                 columns = {role: [fields.get(name) for fields, _ in parsed] for role, name in roles.items()}
-                rows = batch_of(columns, [fault for _, fault in parsed], label)
+                rows = batch_of(columns, [fault for _, fault in parsed], label, text_ids)
             if blank.any():
                 fault = pl.col(FAULT) if FAULT in rows.columns else None
                 rows = rows.with_columns(pl.when(blank).then(pl.lit(BLANK)).otherwise(fault).alias(FAULT))

@@ -38,7 +38,7 @@ from mrfrec.data.catalogue import Catalogue, Columns, DataSize, name_with_id
 from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.data.interactions import Interactions
-from mrfrec.data.reading_options import PARSING, Format, OnBad
+from mrfrec.data.reading_options import PARSING, Format, MissingTime, OnBad
 from mrfrec.engines.machine import memory_budget
 from mrfrec.errors import DataError, MrfrecError, NotFittedError, ParameterError
 from mrfrec.fitted import files
@@ -701,6 +701,7 @@ class Recommender(Parameterized, ABC):
         event: str | None = None,
         time: str | bool | None = None,
         on_bad: OnBad | None = None,
+        missing_time: MissingTime | None = None,
         separator: str | None = None,
         columns: Sequence[str] | None = None,
         input_format: Format | None = None,
@@ -732,7 +733,8 @@ class Recommender(Parameterized, ABC):
             which nobody has used are forgotten.
         progress
             As in `fit`.
-        user, item, value, title, event, time, items, on_bad, separator, columns, input_format, query
+        user, item, value, title, event, time, items, on_bad, missing_time, separator, columns, query, \
+        input_format
             Where things are in `new_events`, as for `read_interactions`.
         rules
             The other parameters of `read_interactions` are refused: they are those of the first data.

@@ -17,7 +17,7 @@ from mrfrec.data.provenance import Origin
 from mrfrec.data.reading_options import RULES, ReadingOptions
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.fitted.state import FittedState
-from mrfrec.io.tables import read_more_interactions
+from mrfrec.io.tables import RowsBefore, read_events
 
 _log = logging.getLogger("mrfrec")
 
@@ -118,9 +118,14 @@ def read_more(fitted: FittedState, source: object, **options: Any) -> "Interacti
             rule = "left out: more events are read by the rules of the first (reading_)"
             raise ParameterError(name, rule, options[name])
     origin = fitted.origin_for("update")
+    oldest = None if origin.times is None else int(origin.times.min())
     if origin.times is None and not ReadingOptions(**origin.rules).uses_times:
+        if options.get("missing_time") is not None:
+            rule = "left out: the model was fitted without times"
+            raise ParameterError("missing_time", rule, options["missing_time"])
         options = {"time": False, **options}  # times of the new events alone could not be kept
-    return read_more_interactions(source, origin.columns, fitted.erasures, **options, **origin.rules)
+    before = RowsBefore(origin.columns, oldest, erased=fitted.erasures)
+    return read_events(source, before, **options, **origin.rules)
 
 
 def _check_window(before: Origin | None, after: Origin | None) -> None:

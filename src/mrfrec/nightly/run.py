@@ -29,7 +29,6 @@ from mrfrec.data.erasures import Erasures
 from mrfrec.data.ids import Ids
 from mrfrec.data.interactions import Interactions
 from mrfrec.data.merging import add, added_before, origin_of_data, without_erased
-from mrfrec.data.provenance import Origin
 from mrfrec.errors import DataError, EmptyTableError, MrfrecWarning, ParameterError, RefusedError
 from mrfrec.evaluation.metrics import Mean, parse
 from mrfrec.evaluation.protocol import fit_and_evaluate
@@ -44,7 +43,7 @@ from mrfrec.io.features import read_item_features
 from mrfrec.io.item_table import read_item_table
 from mrfrec.io.locks import WAIT, holding, locked
 from mrfrec.io.staging import open_staging
-from mrfrec.io.tables import read_more_interactions
+from mrfrec.io.tables import RowsBefore, read_events
 from mrfrec.models.parameters import runtime_of
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import load
@@ -381,12 +380,14 @@ class _Night:
     def _read(self, old: "Interactions | None") -> "Interactions | None":
         """Return the events of the source, to be added to the old ones; None if it has none and these are."""
         source = self.job.source
-        origin = Origin() if old is None else origin_of_data(old)
+        before = RowsBefore(erased=self.erased)
+        if old is not None:
+            origin = origin_of_data(old)
+            oldest = None if origin.times is None else int(origin.times.min())
+            before = before._replace(columns=origin.columns, oldest=oldest)
         parameters = {**({"time": True} if self.job.reads_since else {}), **source.reading}
         try:
-            new = read_more_interactions(
-                source.data, origin.columns, self.erased, progress=self.progress, **parameters
-            )
+            new = read_events(source.data, before, progress=self.progress, **parameters)
         except EmptyTableError as error:
             if old is not None:
                 return None
