@@ -48,12 +48,9 @@ def configuration(folder: Path, port: int, services: Sequence[int], limits: bool
 @contextmanager
 def nginx(folder: Path, services: Sequence[int], limits: bool = True) -> Iterator[str]:
     """Start nginx in front of services at these ports; gives its URL. `limits` are those for each address."""
-    program = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
-    if program is None:
-        raise SystemExit("first: apt-get install nginx-light")
-    port, file = free_port(), folder / "nginx.conf"
-    file.write_text(configuration(folder, port, services, limits))
-    with subprocess.Popen([program, "-p", folder, "-c", file], stderr=subprocess.DEVNULL) as process:
+    port = free_port()
+    (folder / "nginx.conf").write_text(configuration(folder, port, services, limits))
+    with subprocess.Popen(_command(folder), stderr=subprocess.DEVNULL) as process:
         try:
             for _ in range(200):
                 if process.poll() is not None:
@@ -65,3 +62,17 @@ def nginx(folder: Path, services: Sequence[int], limits: bool = True) -> Iterato
             yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
+
+
+def take_out(folder: Path, service: int) -> None:
+    """Have nginx ask a service no more: mark it as down in the configuration, and reload that."""
+    file, line = folder / "nginx.conf", f"server 127.0.0.1:{service} "
+    file.write_text(file.read_text().replace(line, f"{line}down "))
+    subprocess.run([*_command(folder), "-s", "reload"], check=True, capture_output=True)
+
+
+def _command(folder: Path) -> list[str]:
+    program = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
+    if program is None:
+        raise SystemExit("first: apt-get install nginx-light")
+    return [program, "-p", str(folder), "-c", str(folder / "nginx.conf")]

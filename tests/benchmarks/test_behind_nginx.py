@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from benchmarks.behind_nginx import nginx
+from benchmarks.behind_nginx import nginx, take_out
 
 from servers import ASK, Command, got, post, posted, raw, received, sent
 
@@ -30,17 +30,18 @@ def services(shop: Path, tmp_path: Path) -> Iterator[list[Command]]:
     for folder in folders:
         folder.mkdir()
     with ExitStack() as stack:
-        # The unit that is shipped drains, too: nginx learns from the answers that connections end.
-        commands = [Command(folder, shop, "--drain", 2) for folder in folders]
-        yield [stack.enter_context(each) for each in commands]
+        yield [stack.enter_context(each) for each in [Command(folder, shop) for folder in folders]]
 
 
 def ports(services: list[Command]) -> list[int]:
     return [int(str(urlsplit(service.url).port)) for service in services]
 
 
-def test_both_answer_and_one_that_stops_loses_no_answer(services: list[Command], tmp_path: Path) -> None:
-    stop = Event()
+def test_both_answer_and_one_that_is_taken_out_and_stops_loses_no_answer(
+    services: list[Command], tmp_path: Path
+) -> None:
+    """As the page says: `down` in the configuration, reload, stop."""
+    stop, answered = Event(), "/v1/recommend 200"
     with nginx(tmp_path, ports(services), limits=False) as url, ThreadPoolExecutor(4) as pool:
 
         def ask() -> list[int]:
@@ -52,12 +53,16 @@ def test_both_answer_and_one_that_stops_loses_no_answer(services: list[Command],
         asking = [pool.submit(ask) for _ in range(4)]
         try:
             for service in services:
-                service.wait_for("/v1/recommend 200", times=6)
+                service.wait_for(answered, times=6)
                 service.process.send_signal(signal.SIGHUP)
             for service in services:
                 service.wait_for(" replaces ")
+            take_out(tmp_path, ports(services)[0])
+            before = -1
+            while before != (before := services[0].log.count(answered)):
+                services[1].wait_for(answered, times=services[1].log.count(answered) + 12)
             assert services[0].stop() == 0
-            services[1].wait_for("/v1/recommend 200", times=services[1].log.count("/v1/recommend 200") + 6)
+            services[1].wait_for(answered, times=services[1].log.count(answered) + 6)
         finally:
             stop.set()
         statuses = [status for one in asking for status in one.result()]
