@@ -148,7 +148,8 @@ def test_ids_of_another_kind_than_those_published_are_refused(tmp_path: Path, ro
     assert nightly.run(job, day="2026-11-14")["ids"] == {"users": "integers", "items": "integers"}
     odd = {"user": "unknown", "item": "NULL"}[role]
     other = numbered.with_columns(pl.col(role).cast(str))
-    other = pl.concat([other, other.tail(1).with_columns(pl.lit(odd).alias(role))])
+    few = other.head(100).with_columns(pl.lit(odd).alias(role))  # fewer are bad rows
+    other = pl.concat([other, few])
     other.write_parquet(tmp_path / "events.parquet")
     with pytest.raises(
         RefusedError, match=f"ids of {role}s are strings, such as '{odd}', and those published"
@@ -158,6 +159,28 @@ def test_ids_of_another_kind_than_those_published_are_refused(tmp_path: Path, ro
     if mode == "fit":
         assert nightly.run(job, accept=True)["ids"][f"{role}s"] == "strings"
         assert nightly.run(job)["reasons"] == []
+
+
+def test_event_ahead_of_the_clock_is_a_bad_row_and_moves_no_window(tmp_path: Path) -> None:
+    source = 'data = "events.parquet"\nwindow = "30d"'
+    table = on_day(0)
+    wrong = pl.concat([table, table.tail(1).with_columns(pl.col("time") + 60 * DAY)])
+    wrong.write_parquet(tmp_path / "events.parquet")
+    with pytest.raises(DataError, match=r"events\.parquet, row 1,601: time in the future"):
+        nightly.run(write_job(tmp_path, (UPDATE[0], source)))
+    job = write_job(tmp_path, (UPDATE[0], f'{source}\non_bad = "skip"'))
+    record = nightly.run(job)
+    assert record["pairs"] == len(table)
+    assert record["bad"] == 1 / 1601
+    ((note, count),) = ((note["what"], note["count"]) for note in record["notes"])
+    assert (note, count) == ("rows ahead", 1)
+    text = record["notes"][0]["text"]
+    assert text in (tmp_path / "shop.report.html").read_text()
+    table = pl.concat([table, table.head(20).with_columns(pl.lit(None, pl.Int64).alias("time"))])
+    table.write_parquet(tmp_path / "events.parquet")
+    with pytest.raises(RefusedError, match=r"1\.23% of the rows are bad .* \(max_bad = 0\.01\)"):
+        nightly.run(job)
+    assert report_of(tmp_path)[-1]["notes"][0]["count"] == 20
 
 
 def test_killed_roll_back_is_settled_like_a_killed_night(

@@ -380,7 +380,7 @@ class _Night:
     def _read(self, old: "Interactions | None") -> "Interactions | None":
         """Return the events of the source, to be added to the old ones; None if it has none and these are."""
         source = self.job.source
-        before = RowsBefore(erased=self.erased)
+        before = RowsBefore(erased=self.erased, latest=latest_time())
         if old is not None:
             origin = origin_of_data(old)
             oldest = None if origin.times is None else int(origin.times.min())
@@ -394,7 +394,14 @@ class _Night:
             raise EmptyTableError(f"{', '.join(map(redacted, source.data))}: {error}") from None
         if new.skipped:
             self.record["skipped"] = new.skipped
+        self.record["bad"] = new.share_skipped
+        self._note(new)
         return new
+
+    def _note(self, data: "Interactions") -> None:
+        """Record what reading and adding have noticed."""
+        notes = (note._asdict() for note in data.notes)
+        self.record["notes"] += [note for note in notes if note not in self.record["notes"]]
 
     def _added(
         self, old: "Interactions | None", new: "Interactions | None", batches: tuple[str, ...]
@@ -413,6 +420,7 @@ class _Night:
         data = new
         if old is not None:
             data = add(old, new)
+            self._note(data)
             again = added_before(old, new)
             self.record["again"] = again
             said = f"{again:,} of {counted(len(new), 'new pair')} are in the model already"
