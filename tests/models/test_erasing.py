@@ -192,6 +192,8 @@ def test_who_returns_after_the_day_is_new(folder: Path) -> None:
     model = mrfrec.load(folder / "shop.mrf")
     with pytest.warns(MrfrecWarning, match="2 rows are left out"):
         model.update(later.drop("plays"))
+    notes = model.fitted_.data_for("a test").notes
+    assert [each[:2] for each in notes if each.what != "looks like"] == [("erased people", 2)]
     assert sorted(model.history("cem")["item"]) == ["nuts", "tea"]
     model.save(folder / "shop.mrf", include_histories=True)
     model.forget("cem").save(folder / "shop.mrf", include_histories=True)  # a second time

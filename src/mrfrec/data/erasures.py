@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from mrfrec.data.ids import cleaned
 from mrfrec.data.times import Times
 
 _DAY = 86_400_000_000
@@ -110,7 +111,7 @@ def _hashes(ids: Iterable[object], salt: str) -> Iterable[bytes]:
     """Return the salted hash of the text of each id; 17.0, as a text file may have it, is 17."""
     start = hashlib.blake2b(key=bytes.fromhex(salt), digest_size=_BYTES)
     for each in ids:
-        text = str(each)
+        text = cleaned(str(each))
         if text.endswith(".0") and re.fullmatch(r"-?\d+\.0", text):
             text = text[:-2]
         digest = start.copy()

@@ -143,9 +143,12 @@ def without_erased(data: Interactions, erased: Erasures) -> Interactions:
         owner = np.repeat(np.arange(data.n_users), lengths)
         stays = (ends == NEVER) | (np.bincount(owner, weights=keep, minlength=data.n_users) > 0)
         if not (keep.all() and stays.all()):
-            people = np.unique(owner[~keep]).size
-            warn(f"{text_of(int((~keep).sum()), people, 'pair')}.")
+            left_out = owner[~keep]
+            text = text_of(len(left_out), np.unique(left_out).size, "pair")
+            note = DataNote("erased people", len(left_out), text)
+            note.tell()
             out = _only(data, stays, keep)
+            out.notes = (*data.notes, note)
     out = copy.copy(out)
     out.erased = erased
     return out

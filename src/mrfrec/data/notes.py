@@ -7,8 +7,9 @@ from mrfrec.checks import warn
 
 _log = logging.getLogger("mrfrec")
 
-What = Literal["skipped rows", "rows ahead", "missing times", "repeated pairs", "looks like"]
-_ASKED_FOR = ("skipped rows", "missing times")  # by on_bad="skip" and missing_time="oldest"
+What = Literal["skipped rows", "rows ahead", "missing times", "repeated pairs", "looks like", "erased people"]
+# By on_bad="skip", by missing_time="oldest", and by an update.
+_ASKED_FOR = ("skipped rows", "missing times", "repeated pairs")
 
 
 class DataNote(NamedTuple):

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 import scipy.sparse as sp
 
-from mrfrec.checks import counted, in_words, shortened, warn
+from mrfrec.checks import counted, in_words, shortened
 from mrfrec.core.progress import Progress
 from mrfrec.data.erasures import NEVER, Erasures, are_erased, text_of
 from mrfrec.data.ids import Texts, first_titles
@@ -218,7 +218,8 @@ class RowReader:
     def finish(self) -> None:
         """Number the ids in ascending order, once all tables are read."""
         if self.erased_rows:
-            warn(f"{text_of(self.erased_rows, len(self._erased_users))}.")
+            text = text_of(self.erased_rows, len(self._erased_users))
+            self.note(DataNote("erased people", self.erased_rows, text))
         if not self._rows.size:
             raise self._nothing_left()
         rows = self._rows

@@ -1,6 +1,5 @@
 """More or fewer events: add a batch to the training data of a fitted state, or remove users from it."""
 
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,13 +12,12 @@ from mrfrec.data.erasures import Erasures
 from mrfrec.data.ids import as_list
 from mrfrec.data.interactions import Interactions
 from mrfrec.data.merging import add, added_before, origin_of_data, without_erased, without_users
+from mrfrec.data.notes import DataNote
 from mrfrec.data.provenance import Origin
 from mrfrec.data.reading_options import RULES, ReadingOptions
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.fitted.state import FittedState
 from mrfrec.io.tables import RowsBefore, read_events
-
-_log = logging.getLogger("mrfrec")
 
 
 def with_batch(
@@ -57,26 +55,31 @@ def with_batch(
     old = without_erased(fitted.data_for("update"), fitted.erasures)
     data = add(old, new_events)
     if count := added_before(old, new_events):
-        _tell_of_pairs_added_before(old, new_events, count, again)
+        data.notes += (_note_on_pairs_added_before(old, new_events, count, again),)
     _check_window(old.origin, data.origin)
     return data, (*known, name)
 
 
-def _tell_of_pairs_added_before(old: "Interactions", new: "Interactions", count: int, again: bool) -> None:
-    """Log how many pairs the data has already, or refuse them if they would count twice."""
+def _note_on_pairs_added_before(
+    old: "Interactions", new: "Interactions", count: int, again: bool
+) -> DataNote:
+    """Tell how many pairs the data has already, or refuse them if they would count twice."""
     origin = origin_of_data(old)
     is_timed = origin.times is not None and origin_of_data(new).times is not None
     when = ", with the same time or a later one" if is_timed else ""
     text = f"{count:,} of {counted(len(new), 'new pair')} are in the model already{when}"
     if origin.is_binary or origin.rules.get("duplicates", "sum") != "sum":
-        _log.info("%s: they count once", text)
+        text += ": they count once"
     elif again:
-        _log.info("%s: their values are added once more", text)
+        text += ": their values are added once more"
     else:
         raise DataError(
             f"{text}: if they are the same events, they would count twice. Leave them out; if they are other "
             "events, say again=True (--again)."
         )
+    note = DataNote("repeated pairs", count, text)
+    note.tell()
+    return note
 
 
 def without_forgotten(fitted: FittedState, users: object) -> "tuple[Interactions | None, Erasures]":
