@@ -1,5 +1,6 @@
 """nginx with the configuration of the repository, as a child process on 127.0.0.1."""
 
+import os
 import re
 import shutil
 import socket
@@ -11,7 +12,8 @@ from pathlib import Path
 
 SHIPPED = Path(__file__).parents[1] / "deploy" / "nginx.conf"
 _MAIN = """daemon off;
-master_process off;
+worker_processes 1;
+{user}
 pid {folder}/nginx.pid;
 error_log {folder}/error.log;
 events {{ worker_connections 4096; }}
@@ -42,7 +44,9 @@ def configuration(folder: Path, port: int, services: Sequence[int], limits: bool
     text = re.sub(r"(?m)(^ *server 127\..*\n)+", servers, text)
     if not limits:
         text = re.sub(r"(?m)^ *limit_(req|conn) .*\n", "", text)
-    return _MAIN.format(folder=folder, shipped=text)
+    # Workers that root starts are nobody's unless told, and could not write into the folder.
+    user = "user root;" if os.getuid() == 0 else ""
+    return _MAIN.format(folder=folder, shipped=text, user=user)
 
 
 @contextmanager
