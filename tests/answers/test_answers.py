@@ -97,8 +97,12 @@ def test_filters_go_by_the_names_of_histories() -> None:
     assert best not in table.filter(pl.col("user") == "bob")["item"].to_list()
     numbered = model.recommend(history=[[1], [2]], k=3, exclude={1: [best]})
     assert numbered["item"].to_list() == table["item"].to_list()
-    twice = model.recommend([101, 101], k=2, exclude={101: [best]})
+    with pytest.warns(MrfrecWarning, match="^1 of 2 user ids are repetitions; each user counts once"):
+        twice = model.recommend([101, 101], k=2, exclude={101: [best]})
+    assert len(twice) == 2
     assert best not in twice["item"].to_list()
+    with pytest.warns(MrfrecWarning, match="^1 of 2 item ids are repetitions; each item counts once"):
+        assert len(model.similar_items([1, 1], k=1)) == 1
 
 
 @pytest.mark.parametrize("name", ["allow", "exclude"])

@@ -429,6 +429,7 @@ SINK = f'[publish.similar]\nto = "{URL}"\ntable = "t"\n'
         ('data = "events.csv"', "", r"job\.toml: source\.data: Field required"),
         ('data = "events.csv"', "data = 3", r"source\.data: .* a valid list; got 3"),
         ('data = "events.csv"', 'data = [""]', r"source\.data\.0 must be the name of a file"),
+        ('data = "events.csv"', 'data = "{tommorow}.csv"', r"source\.data\.0 must .*\. \{tommorow\} is none"),
         ("[guard]", "[gard]", r"gard must be one of the keys guard.*got 'gard'"),
         ("metric =", "metrik =", r"guard\.metrik must be one of the keys"),
         ("metric =", 'colour = 1\nmetrik =', r"guard\.colour and metrik must be one of the keys"),

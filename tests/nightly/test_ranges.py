@@ -249,7 +249,11 @@ def test_dry_run_checks_columns_and_rules_and_says_what_it_cannot(
         run_command(["nightly", str(job), "--dry-run"], Event())
         return capsys.readouterr().out
 
-    assert "not checked: the columns of the events: there is no file" in rehearse("")
+    with pytest.raises(DataError, match=r"job\.toml: source\.data: there is no file .*events\.csv"):
+        rehearse("")
+    dated = write_job(tmp_path, (UPDATE[0], 'data = "{yesterday}.csv"'))
+    run_command(["nightly", str(dated), "--dry-run"], Event())
+    assert "not checked: the columns of the events: there is no file" in capsys.readouterr().out
     events().write_csv(tmp_path / "events.csv")
     said = rehearse('items = "p.csv"', "where = \"brand = 'a' AND price < 3\"")
     assert "not checked: the rows of the events" in said

@@ -104,14 +104,10 @@ class People:
         return replace(known, ptr=np.concatenate([[0], np.cumsum(lengths)]))
 
 
-def people_of(
-    fitted: FittedState, users: object = None, history: object = None, *, once: bool = False
-) -> People:
+def people_of(fitted: FittedState, users: object = None, history: object = None) -> People:
     """Return the people that a question is about: users or histories; all training users if both are None.
 
-    Histories may be people already.
-
-    With `once`, a user who is named several times counts once, with a warning.
+    Histories may be people already. A user who is named several times counts once, with a warning.
     """
     if users is not None and history is not None:
         raise ParameterError("history", "None when users are given", history, "One of them says for whom.")
@@ -120,7 +116,7 @@ def people_of(
         people = history if isinstance(history, People) else _people_of_histories(history, fitted)
         return replace(_as_ones(people) if fitted.size.binary else people, recency=recency)
     training = fitted.training_for("recommending by user id")
-    people = _people_of_users(users, training, once)
+    people = _people_of_users(users, training)
     times = None if training.origin is None else training.origin.times
     if times is None or recency.is_blind:
         return people
@@ -135,7 +131,7 @@ def _as_ones(people: People) -> People:
     return replace(people, histories=replace(people.histories, values=np.sign(values)), as_ones=changed)
 
 
-def _people_of_users(users: object, training: Training, once: bool) -> People:
+def _people_of_users(users: object, training: Training) -> People:
     """Return training users by their ids; all of them if None."""
     if users is None:
         return People(training.users, None, training.histories)
@@ -143,10 +139,9 @@ def _people_of_users(users: object, training: Training, once: bool) -> People:
         users = [users]
     ids = as_list(users, "user", "users")
     places, unknown = find_ids(ids, training.users, "user", "users")
-    if once and len(ids) > len(different := each_once(ids, "user")):
+    if len(ids) > len(different := each_once(ids, "user")):
         ids = different
         places, unknown = find_ids(ids, training.users, "user", "users")
-    # A row for each id, in their order; repeated ids have several unless `once`.
     try:
         names = Ids(Texts.of(ids) if training.users.is_text else _integers(ids, training.users))
     except OverflowError:

@@ -45,7 +45,7 @@ def staged_recommendations(
     """
     check_target(path, target.get("form"), target.get("table"))
     question = Question(**options)
-    people = people_of(fitted, users, history, once=True)
+    people = people_of(fitted, users, history)
     batches = recommending.recommend(fitted, runtime, people, question, progress=progress)
     rows = recommending.as_table(fitted, people, question, batches)
     with writing_rows(*rows, path, **target) as count:
@@ -64,6 +64,6 @@ def staged_similar_items(
 ) -> Iterator[int]:
     """Write as `Recommender.similar_items_to` does; the rows appear when the block ends."""
     check_target(path, target.get("form"), target.get("table"))
-    batches = similar.neighbor_batches(fitted, k, items, progress, once=True)
+    batches = similar.neighbor_batches(fitted, k, items, progress)
     with writing_rows(batches, SIMILAR_COLUMNS, fitted.column_types, path, **target) as count:
         yield count

@@ -45,18 +45,15 @@ def neighbor_batches(
     k: int,
     items: Iterable[Id] | None = None,
     progress: Progress | None = None,
-    *,
-    once: bool = False,
 ) -> Iterator[Columns]:
     """Return columns of the k nearest of items, of all by default, a thousand items at a time.
 
-    The column `similar_to` names the item; with `once`, an item that is given several times counts once.
+    The column `similar_to` names the item; an item that is given several times counts once.
     """
     k = check_count("k", k)
     wanted = np.arange(len(fitted.catalogue.items))
     if items is not None:
         wanted = fitted.catalogue.positions(as_list(items, "item", "items"))
-    if once:
         wanted = np.array(each_once(wanted.tolist(), "item"), np.int64)
     return _batches(fitted, wanted, k, progress)
 

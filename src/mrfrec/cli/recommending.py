@@ -175,7 +175,7 @@ def recommend(
             rows = opened.recommend_to(**target, **whose, **vars(question), progress=progress)
             results.note_rows(rows)
             return
-        people = people_of(opened.fitted_, **whose, once=True)
+        people = people_of(opened.fitted_, **whose)
         kind = kind_of(results.form, results.output)
         catalogue = opened.catalogue
         if kind == "table" and len(people) > _TABLE_USERS:

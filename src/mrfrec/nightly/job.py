@@ -30,7 +30,17 @@ from mrfrec.io.sources import paths_of
 from mrfrec.io.tables import check_reading, read_interactions
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import build
-from mrfrec.nightly.ranges import BEGINNING, DAY, SINCE, check_range, day_of, filled, with_batch
+from mrfrec.nightly.ranges import (
+    BEGINNING,
+    DATE,
+    DAY,
+    SINCE,
+    YESTERDAY,
+    check_range,
+    day_of,
+    filled,
+    with_batch,
+)
 
 # ── types of values ───────────────────────────────────────────────────────────────────────────────
 
@@ -44,6 +54,9 @@ def _place(name: object, info: ValidationInfo) -> str:
     scheme, mark, rest = name.partition("://")
     if scheme == "sqlite" and mark and rest[:2] != "//":
         return f"sqlite:///{folder.resolve() / rest.lstrip('/')}"
+    if not mark and (unknown := re.search(r"\{\w*\}", name)):
+        rule = "a name in which only {date}, {yesterday} and {since} stand for something else"
+        raise ParameterError("", rule, name, f"{unknown[0]} is none of them.")
     path = expanded(name)
     if mark or name == "-" or path.is_absolute():
         return name if mark or name == "-" else str(path)
@@ -291,6 +304,11 @@ class Job(JobSection):
     def reads_since(self) -> bool:
         """Whether the source names {since}, which begins where the published events end."""
         return SINCE in str(self._source)
+
+    @property
+    def reads_dated_files(self) -> bool:
+        """Whether the names of the data tell of a day, so that its files may not be there yet."""
+        return any(word in str(self._source["data"]) for word in (DATE, YESTERDAY))
 
     @property
     def passing_rules(self) -> list[str]:

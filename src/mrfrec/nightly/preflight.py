@@ -52,7 +52,7 @@ def check_tables(job: Job, users: str | None = None, items: str | None = None) -
 def rehearse(job: Job) -> list[str]:
     """Check all of a job that can be checked without its events; return what could not be, in sentences.
 
-    The tables of items and of features are read.
+    The tables of items and of features are read. A file of events may be missing only if its name has a day.
     """
     check_tables(job)
     reading, unchecked = job.source.reading, []
@@ -62,6 +62,8 @@ def rehearse(job: Job) -> list[str]:
         try:
             paths = paths_of(name)
         except DataError as error:
+            if not job.reads_dated_files:
+                raise DataError(f"{job.path}: source.data: {error}") from None
             unchecked.append(f"the columns of the events: {error}")
             continue
         if paths and all(path.is_file() for path in paths):
