@@ -83,7 +83,8 @@ class RowReader:
         self.skipped: dict[str, int] = {}  # reason → rows
         self.unused: dict[str, str] = {}  # column → the parameters that would use it
         self._warned_of: set[tuple[str, str]] = set()  # columns of ids that are floats
-        self.read_rows = self.expected = 0  # numbers of rows; `expected` is 0 if unknown
+        # Numbers of rows; `expected` is 0 if unknown.
+        self.read_rows = self.kept_rows = self.expected = 0
         self.notes: list[DataNote] = []
         self.unused_values: UnusedValues | None = None
         self.fills_times = False  # whether rows of a table without a column of times count as the oldest
@@ -234,6 +235,7 @@ class RowReader:
             rows.fill("value", np.bool_ if self.is_binary else np.float32)
         if "time" in rows:
             self._note_times(rows["time"])
+        self.kept_rows = rows.size
         self.number(self.users, rows["user"])
         self.number(self.items, rows["item"])
 

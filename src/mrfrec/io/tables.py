@@ -212,7 +212,7 @@ def _interactions(parameters: Mapping[str, Any], before: RowsBefore) -> Interact
         names = {role: name for role, name in names.items() if role != "title"}
     if before.columns is None:
         for role, ids in (("user", rows.users.ids), ("item", rows.items.ids)):
-            if note := note_on_one_id(role, names[role], len(ids), rows.read_rows):
+            if note := note_on_one_id(role, names[role], len(ids), rows.kept_rows):
                 rows.note(note)
         if rows.unused_values is not None:
             if note := rows.unused_values.note():
