@@ -26,6 +26,7 @@ _MEANT = {"K": "1", "NAME": "EASE", "PARAMETER=VALUE,VALUE": "l2=1,2"}  # by wor
 _APP: Any = typer.main.get_command(application())
 # What neither a page nor a message says, and why.
 _FORBIDDEN = {"mrfrec[": 'the package is in no index; in a clone: pip install ".[extra]"'}
+_FORBIDDEN |= {"`paper": "mrfrec has no such command; the lab has"}
 
 
 class Typed(NamedTuple):
@@ -153,12 +154,9 @@ def check(typed: Typed) -> None:
 
 
 @cache
-def _leaves(group: Any = _APP) -> list[tuple[str, ...]]:
-    """Return the words of all commands: fit, …, paper reproduce, …."""
-    found: list[tuple[str, ...]] = []
-    for name, command in group.commands.items():
-        found += [(name, *rest) for rest in _leaves(command)] if hasattr(command, "commands") else [(name,)]
-    return found
+def _leaves() -> list[tuple[str, ...]]:
+    """Return the words of all commands."""
+    return [(name,) for name in _APP.commands]
 
 
 def _parse(words: tuple[str, ...], whole: bool) -> None:

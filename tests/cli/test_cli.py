@@ -684,7 +684,8 @@ recommend shop.mrf --history @~nobody/x => ~nobody/x cannot be read: No such fil
 recommend shop-only.mrf --user u01 => saved without\. Give histories, or save it with
 recommend shop.mrf --users no.txt => no\.txt cannot be read: No such
 recommend shop.mrf --history @shop.mrf => it is not text in UTF-8
-similar shop.mrf i01 --format parquet => --format must be table, json or csv on the screen; got 'parquet'
+similar shop.mrf i01 --format parquet => --format must be table, json or csv here; got 'parquet'\.$
+explain shop.mrf --item i01 --user u01 --format parquet => '--format': 'parquet' is not one of
 similar shop.mrf i01 -o x.xlsx => --output must be a name that ends in \.csv, .*; got 'x\.xlsx'
 similar shop.mrf i01 -o mysql://u:hunter2@h/d => ^(?!.*hunter2)
 similar shop.mrf i01 -o /proc/x.csv => /proc/x\.csv could not be written
@@ -847,7 +848,8 @@ def test_a_reader_that_has_gone_is_no_error(shop: Path) -> None:
     [
         ("> /dev/full", {}, r"No space left on device\."),
         ("", {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
-         r"'.*' cannot be shown in the encoding ascii: set PYTHONUTF8=1, .*"),
+         r"'.*' cannot be shown in the encoding ascii: set PYTHONIOENCODING=utf-8, .*"),
+        (">&-", {}, "standard output is closed: the results could not be written\\."),
     ],
 )  # fmt: skip
 def test_an_output_that_cannot_be_written_is_one_line(
@@ -856,6 +858,34 @@ def test_an_output_that_cannot_be_written_is_one_line(
     done = in_a_shell(f"mrfrec recommend shop.mrf --user u01 -k 20 --format csv {end}", shop, **settings)
     assert done.code == 2
     assert re.fullmatch(rf"mrfrec: {message}\n", done.err)
+
+
+@pytest.mark.parametrize("end", [">&-", "2> /dev/full", "> /dev/full"])
+def test_a_file_is_written_whatever_becomes_of_the_streams(shop: Path, tmp_path: Path, end: str) -> None:
+    command = f"mrfrec recommend {shop}/shop.mrf --all -o o.csv {end}"
+    assert in_a_shell(command, tmp_path).code == 0
+    assert (tmp_path / "o.csv").exists()
+
+
+def test_a_table_shows_letters_that_the_encoding_lacks_as_stderr_does(shop: Path) -> None:
+    done = in_a_shell(
+        "mrfrec similar shop.mrf i08 -k 23; mrfrec recommend shop.mrf --history i01 --seen -k 23",
+        shop,
+        PYTHONIOENCODING="ascii",
+    )
+    assert done.code == 0
+    assert "Am\\xe9lie" in done.out
+
+
+def test_ctrl_c_before_the_command_line_is_there_shows_no_traceback() -> None:
+    code = (
+        "import os, signal, sys; from mrfrec.__main__ import main\n"
+        "class Late:\n"
+        "    def find_spec(self, *_): os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Late()); main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
 
 
 @pytest.fixture(scope="module")

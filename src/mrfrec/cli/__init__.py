@@ -7,9 +7,10 @@ import sys
 import traceback
 import warnings
 from contextlib import suppress
+from io import UnsupportedOperation
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, TextIO
 
 from mrfrec.core.memory import human_bytes
 from mrfrec.errors import BusyError, MrfrecError, ParameterError, RefusedError
@@ -27,6 +28,8 @@ def main() -> None:
     """
     if sys.stderr is None:  # the caller closed it: mrfrec … 2>&-
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+    if sys.stdout is None:  # mrfrec … >&-: whoever writes a result there is told so
+        sys.stdout = Path(os.devnull).open()  # noqa: SIM115
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     stop = Event()
     caught = signal.SIGINT
@@ -48,6 +51,7 @@ def main() -> None:
         code = None
     if code is None:
         _log.error("interrupted; nothing was left half-written.")
+    _give_up(sys.stderr)
     sys.exit(128 + caught if code is None else code)
 
 
@@ -64,7 +68,7 @@ def _run(arguments: list[str], stop: Event, debug: bool) -> int | None:
         sys.stdout.flush()
         return 0
     except BrokenPipeError:  # `mrfrec … | head`: the reader has closed the pipe
-        _give_up_stdout()
+        _give_up(sys.stdout)
         return 0
     except (KeyboardInterrupt, Exception) as error:
         if debug:
@@ -72,7 +76,7 @@ def _run(arguments: list[str], stop: Event, debug: bool) -> int | None:
         if isinstance(error, KeyboardInterrupt) or stop.is_set():  # whatever a library turned it into
             return None
         if isinstance(error, OSError | UnicodeEncodeError):
-            _give_up_stdout()
+            _give_up(sys.stdout)
         message, code = _in_words(error)
         _log.error("%s", message)
         return code
@@ -87,12 +91,14 @@ def _in_words(error: Any) -> tuple[str, int]:
     if isinstance(error, MemoryError):
         details = f" ({error})" if str(error) else ""
         return f"there is not enough memory{details}. Close other programs, or {_LESS_MEMORY}.", 2
+    if isinstance(error, UnsupportedOperation):
+        return "standard output is closed: the results could not be written.", 2
     if isinstance(error, OSError):
         name = "" if error.filename is None else f"{error.filename}: "
         return f"{name}{error.strerror or error}.", 2
     if isinstance(error, UnicodeEncodeError):
         odd = error.object[error.start : error.end]
-        advice = "set PYTHONUTF8=1, or give -o FILE"
+        advice = "set PYTHONIOENCODING=utf-8, or give -o FILE"
         return f"{odd!a} cannot be shown in the encoding {error.encoding}: {advice}.", 2
     if hasattr(error, "format_message"):  # a usage error of typer
         context = getattr(error, "ctx", None)
@@ -105,17 +111,18 @@ def _in_words(error: Any) -> tuple[str, int]:
     return f"unexpected {type(error).__name__}: {error}. This is a bug in mrfrec; --debug shows where.", 1
 
 
-def _give_up_stdout() -> None:
-    """Redirect stdout if it cannot be flushed, so that Python does not try again at exit."""
+def _give_up(stream: TextIO) -> None:
+    """Redirect a stream if it cannot be flushed, so that Python does not try again at exit."""
     try:
-        sys.stdout.flush()
+        stream.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def note(message: str) -> None:
-    """Write a line to stderr, above a progress bar if there is one."""
-    sys.stderr.write(f"mrfrec: {message}\n")
+    """Write a line to stderr, above a progress bar if there is one; the line is lost if stderr is full."""
+    with suppress(OSError):
+        sys.stderr.write(f"mrfrec: {message}\n")
 
 
 def written(path: str | Path) -> str:

@@ -38,6 +38,10 @@ Form = Annotated[
     Literal["table", "json", "csv", "parquet"] | None,
     "Format of the results.  [default: by the name of the output file, or a table]",
 ]
+OneForm = Annotated[
+    Literal["table", "json", "csv"] | None,
+    "Format of the results.  [default: by the name of the output file, or a table]",
+]
 History = Annotated[
     list[str] | None,
     "ITEMS",
@@ -240,7 +244,7 @@ def explain(
     boost: Annotated[
         str | None, "LIST", "Columns to add to the score or to multiply it by, as for recommend: add=margin."
     ] = None,
-    form: Form = None,
+    form: OneForm = None,
     output: Annotated[Path | None, "A .csv, .json or .txt file.  [default: stdout]"] = None,
 ) -> None:
     """Show how the items of a history add up to a score.

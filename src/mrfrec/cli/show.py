@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -29,9 +30,9 @@ REPORT_FORMATS = {".json": "json", ".md": "markdown", ".txt": "table"}
 def kind_of(form: str | None, output: str | Path | None, by_name: Mapping[str, str] = _BY_NAME) -> str:
     """Return the format that was requested, or the one of the output file's suffix."""
     refuse_url(output)  # shows no password
-    if output is None and form == "parquet":
-        rule = "table, json or csv on the screen"
-        raise ParameterError("--format", rule, form, "Give -o FILE for Parquet.")
+    if form == "parquet" and (output is None or form not in by_name.values()):
+        advice = "Give -o FILE for Parquet." if form in by_name.values() else ""
+        raise ParameterError("--format", "table, json or csv here", form, advice)
     found = form or ("table" if output is None else by_name.get(Path(output).suffix.lower()))
     if found not in by_name.values():
         rule = f"a name that ends in {', '.join(by_name)}"
@@ -73,6 +74,7 @@ def show_report(report: Report, form: str | None, output: Path | None) -> None:
         if kind != "table":
             file.write(report.json() if kind == "json" else report.markdown())
             return
+        _replace_letters(file)
         file.write("".join(f"{line}\n" for line in report.about))
         for section in report.sections:
             file.write("\n" + (f"{section.title}\n" if section.title else ""))
@@ -123,10 +125,17 @@ def output_file(path: str | Path) -> Iterator[TextIO]:
 def print_table(rows: Iterable[Sequence[Any]], names: Sequence[str], file: TextIO | None = None) -> None:
     """Write a table, fitted to the terminal if there is one, otherwise as wide as needed."""
     out = file or sys.stdout
+    _replace_letters(out)
     if out.isatty():
         Console(file=out).print(drawn_table(rows, names))
     else:
         out.write(table_text(rows, names))
+
+
+def _replace_letters(file: TextIO) -> None:
+    """Let letters that the encoding of stdout lacks be shown as on stderr: tables are for people."""
+    if file is sys.stdout and isinstance(file, TextIOWrapper):
+        file.reconfigure(errors="backslashreplace")
 
 
 def check_output(path: Path | None, *inputs: str | Path | None) -> None:
