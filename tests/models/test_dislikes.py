@@ -161,7 +161,7 @@ def test_a_hidden_dislike_is_no_target(made: Callable[[], Split]) -> None:
 
 def test_strong_generalisation_hides_the_same_pairs_and_asks_for_the_likes_among_them() -> None:
     liked = strong_generalisation(timed_data(), 60).test
-    whole = strong_generalisation(table(), 60).test
+    whole = strong_generalisation(read_interactions(table(), value=False), 60).test
     values = {(user, item): value for user, item, value, _ in table().iter_rows()}
 
     def pairs(asked: Any) -> set[tuple[Any, Any]]:

@@ -11,7 +11,7 @@ from mrfrec.checks import counted
 from mrfrec.data.ids import Ids, Texts, cleaned
 from mrfrec.data.notes import DataNote
 from mrfrec.errors import DataError
-from mrfrec.io.batches import DOUBTFUL, EXACT, Source
+from mrfrec.io.batches import DOUBTFUL, EXACT, Source, not_an_integer
 
 _log = logging.getLogger("mrfrec")
 
@@ -136,11 +136,13 @@ class IdNumbering:
     def refusal(self, doubtful: npt.NDArray[np.bool_], column: npt.NDArray[np.int32]) -> DataError:
         """Return the error that names the rows of ids that are no integers."""
         left = set(column[doubtful].tolist())
-        named = [f"{odd.text!r} ({odd.where})" for odd in self._odd if odd.code in left][:_SHOWN]
-        count = f"{int(doubtful.sum()):,} of {counted(len(column), 'row')}"
+        kept = [odd for odd in self._odd if odd.code in left] or self._odd
+        first, *others = kept[:_SHOWN]
+        more = f" ({', '.join(f'{odd.text!r} in {odd.where}' for odd in others)})" if others else ""
+        count = f"{int(doubtful.sum()):,} of {counted(len(column), 'row')}{more}"
         return DataError(
-            f"{self.role} ids are integers except in {count}: {', '.join(named)}. Correct them, or leave "
-            f'such rows out: on_bad="skip" of read_interactions (--on-bad skip). {TEXT_IDS}'
+            f"{first.where}: {not_an_integer(self.role)}, {first.text!r}. So it is in {count}. Correct them, "
+            f'or leave such rows out: on_bad="skip" of read_interactions (--on-bad skip). {TEXT_IDS}'
         )
 
     def finish(self, column: npt.NDArray[np.int32]) -> None:

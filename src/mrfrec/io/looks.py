@@ -6,7 +6,7 @@ import polars as pl
 from mrfrec.data.notes import DataNote
 from mrfrec.data.times import Times, shown
 
-RATINGS = ("value", "rating", "ratings", "stars", "score")
+RATINGS = ("rating", "ratings", "stars", "score")
 """Names of columns whose small numbers are ratings rather than counts."""
 _FEW_TITLES = 2  # values of a column that is no title, where there are more items
 _DIFFERENT = 0.1  # share of items within which a column may differ and still be a title
