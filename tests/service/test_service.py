@@ -95,7 +95,7 @@ def test_ids_of_any_characters_come_back_as_they_were(client: httpx.Client) -> N
     [
         ({}, 422, "either history or user"),
         ({"history": ["milk"], "user": 3}, 422, "either history or user"),
-        ({"history": ["milk"], "k": 0}, 422, "k: "),
+        ({"history": ["milk"], "k": 0}, 422, "k: Input should be greater than or equal to 1; got 0."),
         ({"history": ["milk"], "k": 51}, 422, "k must be at most 50"),
         ({"history": ["milk"] * 21}, 422, "items of a history must be at most 20"),
         ({"history": ["milk"], "allow": ["x"] * 21}, 422, "items of allow must be at most 20"),
@@ -114,7 +114,7 @@ def test_ids_of_any_characters_come_back_as_they_were(client: httpx.Client) -> N
             "at_most.brand: Input should be a valid integer",
         ),
         ({"history": ["milk"], "at_most": {"brand": -1}}, 422, "a whole number, 0 or more"),
-        ({"history": ["milk"], "at_most": {"brand": 2}}, 422, "at_most needs a table of items"),
+        ({"history": ["milk"], "at_most": {"brand": 2}}, 422, "this model has none. Whoever makes the model"),
         ({"history": ["milk"], "at_most": {str(i): 1 for i in range(900)}}, 422, "up to 20 names of columns"),
         ({"history": ["milk"], "boost": {"times": "x"}}, 422, "boost.times: no field of this name is known."),
         ({"history": ["milk"], "boost": {"add": "x"}}, 422, "needs a table of items"),
@@ -139,12 +139,20 @@ def test_ids_of_any_characters_come_back_as_they_were(client: httpx.Client) -> N
             422,
             "got 1 more than once",
         ),
-        ({"where": "price < 5"}, 422, 'where: must be an object such as {"price": {"most": 5}}, not SQL.'),
+        (
+            {"where": "price < 5"},
+            422,
+            'where: must be an object such as {"price": {"most": 5}}, not SQL; got',
+        ),
         ({"where": {"price": None}}, 422, "where.price: must be a text, a number, true or false, a list of"),
         ({"where": {"bool": [None]}}, 422, "where.bool.0: must be a text, a number, true or false."),
         ({"where": {"price": {"least": [1]}}}, 422, "where.price.least: must be a number, a date or a time."),
-        ({"where": {"price": "a" * 1001}}, 422, "where.price: String should have at most 1000 characters."),
-        ({"where": {"price": {"any": 1}}}, 422, "where.price.any: Input should be a valid array."),
+        (
+            {"where": {"price": "a" * 1001}},
+            422,
+            "where.price: String should have at most 1000 characters",
+        ),
+        ({"where": {"price": {"any": 1}}}, 422, "where.price.any: Input should be a valid array; got 1."),
         ({"history": ["milk"], "model": "none"}, 404, "no model"),
         ({"user": "4"}, 422, "user ids are integers"),
         ({"exclude": [1, -(10**4000)]}, 422, "exclude.1: must be an id, an integer of 64 bits or a string."),
@@ -159,8 +167,8 @@ def test_ids_of_any_characters_come_back_as_they_were(client: httpx.Client) -> N
             422,
             "history.0.constrained-int: no field of",
         ),
-        ({"history": [1.5]}, 422, 'an integer of 64 bits or a string, or {"item": …, "value": …}.'),
-        ({"user": 1.5}, 422, "user: must be an id, an integer of 64 bits or a string."),
+        ({"history": [1.5]}, 422, 'an integer of 64 bits or a string, or {"item": …, "value": …}; got 1.5.'),
+        ({"user": 1.5}, 422, "user: must be an id, an integer of 64 bits or a string; got 1.5."),
         ([], 422, "the body must be a JSON object."),
     ],
 )
@@ -239,6 +247,28 @@ def test_items_are_told_and_unknown_ones_are_problems(client: httpx.Client) -> N
         client.post("/v1/explain", json={"item": "caviar", "history": []}),
     ):
         _check_problem(answer, 404, "does not know this item")
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("similar?item=milk&kk=3", "kk: no field of this name is known; known are item, k and model."),
+        ("similar?item=milk&item=jam", "item must be given once; got it 2 times."),
+        ("similar?item=milk&k=0", "k: Input should be greater than or equal to 1; got"),
+        ("search?q=milk&item=jam", "item: no field of this name is known; known are q, k and model."),
+        ("search", "q: must be given."),
+        ("models?name=shop", "name: no field of this name is known; none is."),
+    ],
+)
+def test_fields_of_an_address_are_known_and_given_once(
+    client: httpx.Client, address: str, words: str
+) -> None:
+    _check_problem(client.get(f"/v1/{address}"), 422, words)
+
+
+def test_no_histories_are_a_problem(client: httpx.Client) -> None:
+    found = client.post("/v1/recommend/batch", json={"histories": []})
+    _check_problem(found, 422, "histories: must have at least one entry.")
 
 
 def test_unknown_addresses_and_methods_are_problems(client: httpx.Client) -> None:

@@ -114,7 +114,8 @@ def lift_of(catalogue: Catalogue, boost: Boost) -> tuple[Lift | None, tuple[Unkn
 
 def _table(catalogue: Catalogue, parameter: str) -> ItemTable:
     if catalogue.table is None:
-        raise DataError(f"{parameter} needs a table of items, and this model has none: see set_items.")
+        advice = "Whoever makes the model gives it one: items=…, --items."
+        raise DataError(f"{parameter} needs a table of items, and this model has none. {advice}")
     return catalogue.table
 
 

@@ -64,6 +64,15 @@ def _place(name: object, info: ValidationInfo) -> str:
     return str(Path(escape(str(folder.resolve())) if is_pattern else folder) / path)
 
 
+def _places(names: object) -> object:
+    """Return a list of places, which one alone may stand for."""
+    if isinstance(names, str):
+        return [names]
+    if not isinstance(names, list) or not names:
+        raise ParameterError("", "the name of a file or the URL of a database, or a list of these", names)
+    return names
+
+
 def _mode(mode: object) -> object:
     if not isinstance(mode, str) or re.fullmatch("0?[67][0-7][0-7]", mode) is None:
         raise ParameterError("", 'a mode in quotes such as "0640", from "0600" to "0777"', mode)
@@ -71,13 +80,13 @@ def _mode(mode: object) -> object:
 
 
 Place = Annotated[str, BeforeValidator(_place)]
-Places = Annotated[list[Place], BeforeValidator(lambda names: [names] if isinstance(names, str) else names)]
+Places = Annotated[list[Place], BeforeValidator(_places)]
 File = Annotated[Path, BeforeValidator(lambda name, info: Path(_place(name, info)))]
 Mode = Annotated[str, BeforeValidator(_mode)]
 MetricName = Annotated[str, BeforeValidator(lambda name: str(parse(name)))]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Positive = Annotated[int, Field(ge=1, lt=2**63)]
-Share = Annotated[float, Field(ge=0, le=1)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 # ── sections ──────────────────────────────────────────────────────────────────────────────────────
@@ -109,7 +118,7 @@ class SourceRules(JobSection):
     features: Place | None = Field(default=None, repr=False)  # a table of items and their features
     feature_columns: list[str] | dict[str, str] | None = None
     features_query: str | None = None
-    data: Places = Field(repr=False, min_length=1)  # URLs may hold passwords
+    data: Places = Field(repr=False)  # URLs may hold passwords
     items: Place | None = Field(default=None, repr=False)  # as in `read_interactions`, or with a query
     items_query: str | None = None
     mode: Literal["fit", "update"] = "fit"  # whether the data is all events, or the new ones
@@ -393,9 +402,11 @@ def _refusal_of(file: Path, first: Any) -> MrfrecError:
         return reason.named(f"{file}: {'.'.join(filter(None, parts))}", _shown(reason.value))
     if isinstance(reason, MrfrecError):
         return reason
+    if first["type"] == "missing":
+        advice = "" if "." in name else f" Write it as [{name}]."
+        return DataError(f"{file}: {name} must be given.{advice}")
     rule = "Input should be a table" if first["type"] in ("model_type", "dict_type") else first["msg"]
-    got = "" if first["type"] == "missing" else f"; got {_shown(value)!r}"
-    return DataError(f"{file}: {name}: {rule}{got}.")
+    return DataError(f"{file}: {name}: {rule}; got {_shown(value)!r}.")
 
 
 def _shown(value: object) -> object:

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from mrfrec.answers.people import length_of_history
 from mrfrec.answers.question import Boost, Question, check_boost
+from mrfrec.checks import in_words
 from mrfrec.errors import MrfrecError
 from mrfrec.service import answers, schemas
 from mrfrec.service.metrics import Metrics
@@ -28,7 +29,7 @@ from mrfrec.service.settings import ServiceSettings
 _LARGE = 1000  # items of a history, and of an answer with its reasons, that take more than milliseconds
 
 _OPTIONS = [each.name for each in fields(Question)]  # which have the same names in `schemas.Asked`
-_BRIEF: Any = {"include_url": False, "include_context": False, "include_input": False}  # errors of pydantic
+_BRIEF: Any = {"include_url": False, "include_context": False}  # errors of pydantic
 _HISTORY = "the number of items of a history"
 _UNKNOWN_ITEM = "the model does not know this item."
 _JSON = re.compile(rb"application/(.*\+)?json")  # media types
@@ -187,11 +188,11 @@ def create_router(
 
 
 class _JsonRoute(APIRoute):
-    """A route that reads JSON in one step, where FastAPI takes two."""
+    """A route that reads JSON in one step, where FastAPI takes two; without a body, it knows its fields."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         if self.body_field is None:
-            return super().get_route_handler()
+            return self._checked(super().get_route_handler())
         kind: Any = self.body_field.field_info.annotation  # a model of pydantic
         endpoint = self.endpoint
 
@@ -207,14 +208,34 @@ class _JsonRoute(APIRoute):
                 try:
                     body = kind.model_validate_json(arrived.body)
                 except ValidationError as error:
-                    if error.errors(**_BRIEF)[0]["type"] != "json_invalid":
+                    if error.errors(**_BRIEF, include_input=False)[0]["type"] != "json_invalid":
                         raise
                     body = kind.model_validate(_load_json(arrived.body))
             except ValidationError as error:
-                wrong = [{**one, "loc": ("body", *one["loc"])} for one in error.errors(**_BRIEF)]
+                found = error.errors(**_BRIEF, include_input=len(arrived.body) <= LARGE_BODY)
+                wrong = [{**one, "loc": ("body", *one["loc"])} for one in found]
                 raise RequestValidationError(wrong) from None
             answer: Response = await endpoint(body, request)
             return answer
+
+        return handle
+
+    def _checked(
+        self, answer: Callable[[Request], Coroutine[Any, Any, Response]]
+    ) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Refuse an address with a field that is unknown, or given twice."""
+        known = [field.alias for field in self.dependant.query_params]
+
+        async def handle(request: Request) -> Response:
+            given = [name for name, _ in request.query_params.multi_items()]
+            for name in given:
+                if name not in known:
+                    advice = f"known are {in_words(known)}" if known else "none is"
+                    raise ProblemError(422, f"{name}: no field of this name is known; {advice}.")
+            for name in known:
+                if given.count(name) > 1:
+                    raise ProblemError(422, f"{name} must be given once; got it {given.count(name)} times.")
+            return await answer(request)
 
         return handle
 

@@ -1,6 +1,7 @@
 """The application: models, API and page, wrapped in middleware."""
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from mrfrec import __version__
+from mrfrec.checks import shortened
 from mrfrec.errors import MrfrecError
 from mrfrec.io.atomic import expanded
 from mrfrec.service.access_control import AccessControl
@@ -211,7 +213,12 @@ def _what_is_wrong(errors: Sequence[Mapping[str, Any]]) -> str:
     deepest = max(errors, key=lambda error: (len(error["loc"]), not error["type"].endswith("_type")))
     place = deepest["loc"]
     unknown = deepest["type"] == "extra_forbidden"
-    rule = "no field of this name is known" if unknown else deepest["msg"].rstrip(".")
+    words = {
+        "extra_forbidden": "no field of this name is known",
+        "missing": "must be given",
+        "too_short": "must have at least one entry",
+    }
+    rule = words.get(deepest["type"], deepest["msg"].rstrip("."))
     if place[1:] == ("where",) and deepest["type"] == "dict_type":
         rule = 'must be an object such as {"price": {"most": 5}}, not SQL'
     if len(place) == 1:
@@ -231,7 +238,11 @@ def _what_is_wrong(errors: Sequence[Mapping[str, Any]]) -> str:
         *(part for part in place[3:-1] if part not in types),
         *place[max(len(place) - 1, 3) :],
     ]
-    return f"{'.'.join(map(str, path))}: {rule}."
+    value = None if unknown else deepest.get("input")
+    # A number of thousands of digits is not shown.
+    is_shown = isinstance(value, str) or (isinstance(value, int | float) and abs(value) < 2**64)
+    got = f"; got {shortened(json.dumps(value, ensure_ascii=False), 40)}" if is_shown else ""
+    return f"{'.'.join(map(str, path))}: {rule}{got}."
 
 
 def _rule_of_values(place: Sequence[Any]) -> str:
