@@ -936,6 +936,8 @@ def test_exit_codes_tell_published_refused_failed_and_busy(folder: Path) -> None
     failed = shell("nightly", job)
     assert failed.returncode == 2
     assert "there is no file" in failed.stderr
+    assert shell("nightly", job, "--dry-run").returncode == 2
+    events().write_csv(folder / "events.csv")
     dry = shell("nightly", job, "--dry-run")
     assert dry.returncode == 0
     assert "write" in dry.stdout
