@@ -178,7 +178,6 @@ def test_a_list_is_oldest_first_and_a_mapping_has_no_order() -> None:
     by_time = {item: now - timedelta(days=3 - place) for place, item in enumerate(items)}
     assert rows_for(model, history=by_time, k=5) == there
     assert rows_for(model, history=dict(reversed(by_time.items())), k=5) == there
-    assert rows_for(model, history={3: 0.25, 14: 0.5, 25: 1.0}, k=5) == there
 
 
 def test_explanations_of_a_recent_history_add_up() -> None:
