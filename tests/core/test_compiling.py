@@ -257,3 +257,15 @@ def test_versions_of_numba_keep_their_code_apart(monkeypatch: pytest.MonkeyPatch
     before = kernels._hash_of_sources.__wrapped__()
     monkeypatch.setattr(numba, "__version__", "0.0")
     assert kernels._hash_of_sources.__wrapped__() != before
+
+
+def test_code_that_cannot_be_kept_is_said_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(kernels, "_folder", lambda: None)
+    monkeypatch.setattr(kernels, "_compiled", [])
+    function = type("Function", (), {"__module__": kernels.__package__, "__name__": "f"})
+    event = type("Event", (), {"data": {"dispatcher": type("Dispatcher", (), {"py_func": function})}})
+    with caplog.at_level("INFO", logger=kernels.__package__):
+        kernels._Note().on_start(event)
+    assert "it cannot be kept: name a folder as NUMBA_CACHE_DIR" in caplog.text

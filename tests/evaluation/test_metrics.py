@@ -1,7 +1,7 @@
 """Metrics: by hand, equal to the naive ones, and through the evaluation of models."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,20 +12,26 @@ import pytest
 import scipy.sparse as sp
 import scipy.stats
 
-from mrfrec import MRF, DataError, MrfrecWarning, ParameterError, read_item_features
+from mrfrec import MRF, DataError, MrfrecWarning, ParameterError, load, read_item_features
 from mrfrec.data.interactions import Interactions
 from mrfrec.evaluation import protocol
 from mrfrec.evaluation.metrics import NAMES, Lists, Metric, long_tail, mean_of, paired, parse
+from mrfrec.evaluation.others import write_split
 from mrfrec.evaluation.protocol import Ties, compare, evaluate, evaluate_fitted, fit_and_evaluate
 from mrfrec.evaluation.questions import Split
 from mrfrec.evaluation.splits import leave_out, strong_generalisation
+from mrfrec.models import Popularity
 from mrfrec.models.registry import build
+from mrfrec.nightly.job import read_job
+from mrfrec.service.app import paths_of
 
 import naive_evaluation as naive
 from matrices import pairs_of, random_matrix
 from vectors import Vectors
 
 Numbers = npt.NDArray[np.float64]
+NONE: Any = None
+TRUE: Any = True
 
 
 @dataclass
@@ -386,3 +392,25 @@ def test_a_model_that_was_fitted_to_the_targets_is_measured_with_a_warning(split
     model = MRF.paper().fit(Interactions(told, [*X.users, *questions.users], X.items))
     with pytest.warns(MrfrecWarning, match=f"fitted to {questions.targets.nnz} of the .* what it was told"):
         evaluate_fitted(model, questions, ["ndcg@5"])
+
+
+def test_what_is_no_metric_model_folder_or_file_is_named(split: Split) -> None:
+    wrong: list[tuple[Callable[[], Any], str]] = [
+        (lambda: evaluate(Popularity(), split, NONE), "metrics must be names such as ndcg@20"),
+        (lambda: evaluate(Popularity(), split, TRUE), "metrics must be names such as ndcg@20"),
+        (
+            lambda: evaluate(Popularity(), split, "ndcg@0"),
+            "metrics must be such as ndcg@20, with 1 place or more",
+        ),
+        (lambda: compare(NONE, split), "models must be models in a list, or by name; got None"),
+        (lambda: compare("xx", split), "models must be models in a list"),
+        (lambda: compare([NONE], split), r"models must be models such as MRF\(\); got None"),
+        (lambda: write_split(split, ""), "folder must be the name of a folder; got ''"),
+        (lambda: write_split(split, NONE), "folder must be the name of a folder; got None"),
+        (lambda: load(NONE), "path must be the name of a file; got None"),
+        (lambda: read_job(NONE), "path must be the name of a file; got None"),
+        (lambda: paths_of(NONE), "path must be the name of a file; got None"),
+    ]
+    for call, message in wrong:
+        with pytest.raises(ParameterError, match=message):
+            call()

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import matplotlib
@@ -13,6 +14,7 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec import MRF, DataError, Interactions, MissingLibraryError, MrfrecWarning, ParameterError
+from mrfrec.cli.app import run as run_command
 from mrfrec.core import blocks, closed_form, pattern, statistics
 from mrfrec.data.catalogue import DataSize
 from mrfrec.data.ids import Ids
@@ -283,6 +285,12 @@ def test_wrong_arguments_are_named(
     monkeypatch.setattr("mrfrec.evaluation.tuning.evaluate", lambda *_, **__: pytest.fail("tried"))
     with pytest.raises((ParameterError, DataError), match=message):
         wrong(split)
+
+
+def test_without_optuna_no_data_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "optuna", None)
+    with pytest.raises(MissingLibraryError, match="tuning needs Optuna"):
+        run_command(["tune", "nope.csv", "-o", "best.json"], Event())
 
 
 def test_without_optuna_the_extra_is_named(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,6 +98,9 @@ def _words(name: str, condition: Any) -> dict[str, Any]:
             raise ParameterError(f"{name}.missing", "True or False", value)
         else:
             words[word] = _value(name, value)
+    least, most = words.get("least"), words.get("most")
+    if isinstance(least, int | float) and isinstance(most, int | float) and least > most:
+        raise ParameterError(name, "the least and the most, in this order", (least, most))
     return words
 
 

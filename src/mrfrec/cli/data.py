@@ -44,6 +44,8 @@ _OPTIONS_OF = {"strong": ("heldout", "hidden"), "leave-out": ("leave",), "time":
 def data_set_named(data: list[str], reading: dict[str, Any]) -> str | None:
     """Return the name of the data set that DATA is, None for files; refuse options for files with it."""
     name = data[0]
+    if len(data) > 1 and name in datasets.NAMES and not Path(name).exists():
+        raise DataError(f"{name} is a data set of the package: give it alone, without {data[1]}.")
     if len(data) > 1 or Path(name).exists() or name not in datasets.NAMES:
         near = get_close_matches(name, datasets.NAMES, 1, cutoff=0.8)
         if near and not Path(name).exists():

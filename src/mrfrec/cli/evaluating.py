@@ -214,6 +214,7 @@ def tune(
       mrfrec tune events.csv -o best.json --vary sparsity=dense,0.005,0.01 --vary novelty=no
       mrfrec tune events.csv -o ease.json --model EASE --trials 10
     """  # fmt: skip
+    tuning.check_optuna()
     spec = parse_model(only_model(model))
     settings = Evaluating(metrics=metric, form=form)
     (made,) = make_models([spec], machine)

@@ -24,12 +24,13 @@ from mrfrec.cli.options import (
     UserColumn,
 )
 from mrfrec.cli.show import check_output, progress_bar
-from mrfrec.errors import DataError
+from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.artifact import open_file
 from mrfrec.io.atomic import expanded
 from mrfrec.io.erasures import read_erasures
 from mrfrec.io.item_table import read_item_table
 from mrfrec.io.locks import WAIT, locked
+from mrfrec.io.sources import SUFFIXES
 from mrfrec.io.tables import RowsBefore, read_events
 from mrfrec.models.mrf.model import MRF
 from mrfrec.models.recommender import Recommender
@@ -86,6 +87,7 @@ def fit(
       mrfrec fit events.csv -o shop.mrf --item-features products.csv --histories
     """
     name = data_set_named(data, reading)
+    _check_model_file(output)
     check_output(output, *(data if name is None else ()), reading.get("items"), features.item_features)
     spec = with_options(parse_model(only_model(model), params), parameters)
     (recommender,) = make_models([spec], machine)
@@ -152,6 +154,7 @@ def update(
       mrfrec update shop.mrf --items products.csv
       mrfrec update shop.mrf --items postgresql://db/shop --query 'select sku, price, stock from products'
     """
+    _check_model_file(output)
     check_output(output or model, *(data or ()), reading.get("items"), features.item_features)
     if not data:
         flags = {"batch": batch, "again": again, "measure_again": measure_again}
@@ -230,6 +233,7 @@ def forget(
       mrfrec forget shop.mrf --users erased.csv -o new.mrf
       mrfrec forget shop.mrf
     """
+    _check_model_file(output)
     check_output(output or model, users)
     with _rewriting(model, output, "forget", machine, wait) as opened:
         before = opened.fitted_
@@ -247,6 +251,12 @@ def forget(
             opened.forget(erased, progress=progress)
         if known is not None:
             note(f"forgot {counted(before.size.users - opened.fitted_.size.users, 'user')}")
+
+
+def _check_model_file(output: Path | None) -> None:
+    """Refuse a name that a table has, which a model must not replace."""
+    if output is not None and output.suffix.lower() in SUFFIXES:
+        raise ParameterError("--output", "the name of a model, such as shop.mrf", str(output))
 
 
 @contextmanager

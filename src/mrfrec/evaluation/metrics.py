@@ -219,6 +219,8 @@ def parse(name: "str | Metric") -> Metric:
         return name
     kind, _, places = str(name).strip().lower().partition("@")
     kind = kind.replace("-", "_")
+    if kind in _METRICS and places.isdecimal() and not int(places):
+        raise ParameterError("metrics", f"such as {kind}@20, with 1 place or more", name)
     if kind not in _METRICS or not re.fullmatch(r"[1-9][0-9]{0,8}", places):
         raise ParameterError("metrics", f"such as ndcg@20, and one of {', '.join(NAMES)}", name)
     return Metric(kind, int(places))
@@ -233,6 +235,8 @@ def parse_all(names: "Iterable[str | Metric] | str", items: int) -> list[Metric]
     """Parse several metrics and check k against the number of items; the defaults adapt to it."""
     if names is DEFAULTS:
         names = within(DEFAULTS, items)
+    if not isinstance(names, Iterable):
+        raise ParameterError("metrics", "names such as ndcg@20, in a list or with commas between", names)
     metrics = [parse(name) for name in (names.split(",") if isinstance(names, str) else names)]
     if not metrics:
         raise ParameterError("metrics", "at least one", [])

@@ -12,10 +12,11 @@ import scipy.sparse as sp
 
 from mrfrec.checks import check_flag, counted, in_words, warn
 from mrfrec.data.ids import Ids
-from mrfrec.errors import DataError
+from mrfrec.errors import DataError, ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS, Lists, parse_all
 from mrfrec.evaluation.protocol import Evaluation
 from mrfrec.evaluation.questions import Questions, Split, check_type
+from mrfrec.io.atomic import file_path
 from mrfrec.io.frames import writing_rows
 from mrfrec.io.lists import RecommendedLists, read_lists
 
@@ -146,7 +147,10 @@ def write_split(split: Split, folder: str | os.PathLike[str]) -> list[Path]:
         if asked is not None:
             tables[f"{name}-shown".lstrip("-")] = (asked.users, asked.shown, asked.shown_times)
             tables[name or "test"] = (asked.users, asked.targets, None)
-    path = Path(folder)
+    try:
+        path = file_path(folder)
+    except ParameterError:
+        raise ParameterError("folder", "the name of a folder", folder) from None
     path.mkdir(parents=True, exist_ok=True)
     return [_write(path / f"{name}.parquet", *table, training.items) for name, table in tables.items()]
 

@@ -479,12 +479,16 @@ def compare(
     All are asked with the same `rules`, those of `evaluate`.
     """
     check_type("split", split, Split)
+    if isinstance(models, str) or not isinstance(models, Iterable):
+        raise ParameterError("models", "models in a list, or by name", models)
+    for model in models.values() if isinstance(models, Mapping) else models:
+        if not isinstance(model, Recommender):
+            raise ParameterError("models", "models such as MRF()", model)
     named = dict(models) if isinstance(models, Mapping) else {call_of(model): model for model in models}
     if len(named) < 2 or len(named) < len(models):
         raise ParameterError("models", "at least two, with different names", list(named))
     for model in named.values():
-        if isinstance(model, Recommender):
-            model.check_ready()  # before any model is trained
+        model.check_ready()  # before any model is trained
     with showing(progress) as report:
         return evaluate_each(named, split, metrics, ties=ties, progress=report, rules=rules)
 

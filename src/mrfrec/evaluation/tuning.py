@@ -163,6 +163,7 @@ def tune(
     seed
         Seed of the sampler.
     """
+    check_optuna()
     kind, own = kind_of(model)
     first = unfitted(model) if isinstance(model, Recommender) else build(kind, own)
     varied = checked_space(kind, own, space)
@@ -357,14 +358,19 @@ def _holds(distribution: Any, value: Any) -> bool:
     return type(value) in (int, float) and distribution.low <= value <= distribution.high
 
 
-def _opened(storage: "str | os.PathLike[str] | None", name: str) -> "optuna.Study":
-    """Return the study of this name, with its trials if the storage has it."""
+def check_optuna() -> None:
+    """Raise if Optuna is not installed, before any data is read."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # in a notebook, Optuna's bar of tqdm misses ipywidgets
-            import optuna
+            import optuna  # noqa: F401
     except ImportError:
         raise missing_extra("tuning needs Optuna", "tune") from None
+
+
+def _opened(storage: "str | os.PathLike[str] | None", name: str) -> "optuna.Study":
+    """Return the study of this name, with its trials if the storage has it."""
+    import optuna
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
     from optuna.trial import TrialState

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from mrfrec.checks import shortened
-from mrfrec.errors import ModelFileError
+from mrfrec.errors import ModelFileError, ParameterError
 from mrfrec.io.atomic import file_path, writing
 
 FORMAT = "mrfrec"
@@ -224,7 +224,7 @@ def open_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], StoredArray
     except OSError as error:
         raise ModelFileError(f"{path} could not be read: {error.strerror or error}.") from error
     except (SafetensorError, ValueError, RecursionError) as error:
-        if isinstance(error, ModelFileError):
+        if isinstance(error, ModelFileError | ParameterError):
             raise
         raise ModelFileError(
             f"{path} is not a model of mrfrec, or not a whole one. Use another copy, or train again."

@@ -77,7 +77,7 @@ def file_path(path: str | os.PathLike[str]) -> Path:
     """Return the path of a file; an empty name, which would be the current folder, is refused."""
     try:
         name = os.fsencode(path)
-    except UnicodeEncodeError:  # half of a surrogate pair
+    except (TypeError, UnicodeEncodeError):  # no name at all; half of a surrogate pair
         name = b""
     if not name:
         raise ParameterError("path", "the name of a file", path)

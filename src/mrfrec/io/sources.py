@@ -39,7 +39,7 @@ from mrfrec.io.databases import is_database, redacted
 from mrfrec.io.queries import open_query
 from mrfrec.io.text import open_json, open_text
 
-_SUFFIXES: dict[str, Format] = {
+SUFFIXES: dict[str, Format] = {
     ".csv": "csv", ".txt": "csv", ".dat": "csv", ".data": "csv", ".tsv": "tsv", ".tab": "tsv",
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
     ".parquet": "parquet", ".pq": "parquet",
@@ -62,6 +62,7 @@ def open_sources(source: object, options: ReadingOptions | None = None) -> list[
         return [open_query(url, str(options.query), options.text_ids) for url in parts]
     if parts and all(isinstance(one, str | Path) or hasattr(one, "read") for one in parts):
         opened = []
+        files: list[Path] = []
         for one in parts:
             if hasattr(one, "read"):
                 opened.append(_open_stream(one, str(getattr(one, "name", "the stream")), options))
@@ -76,6 +77,7 @@ def open_sources(source: object, options: ReadingOptions | None = None) -> list[
             else:
                 for path in paths_of(str(one)):
                     if path.is_file():
+                        _refuse_again(path, files)
                         opened.append(_open_file(path, str(path), options))
                     else:
                         with reading(str(path)), path.open("rb") as pipe:
@@ -89,6 +91,14 @@ def open_sources(source: object, options: ReadingOptions | None = None) -> list[
         raise DataError(f"the data frame cannot be read: {error}") from error
     _refuse_options(options, "a data frame", *_TEXT_OPTIONS, "input_format")
     return [_open_frame(frame, options.text_ids)]
+
+
+def _refuse_again(path: Path, files: list[Path]) -> None:
+    """Refuse a file that is among those that were opened, and add it to them."""
+    with reading(str(path)):
+        if again := next((one for one in files if one.samefile(path)), None):
+            raise DataError(f"{path} is the same file as {again}: its rows would count twice. Name it once.")
+    files.append(path)
 
 
 def _check_query(sources: Sequence[object], options: ReadingOptions) -> None:
@@ -146,7 +156,7 @@ def paths_of(name: str) -> list[Path]:
     if "://" in name:
         return []
     with reading(name):
-        path = Path(name).expanduser()
+        path = _path_of(name)
         if path.is_dir():
             return _files_of(path)
         if path.exists():
@@ -164,8 +174,15 @@ def paths_of(name: str) -> list[Path]:
 
 def _folder_of(name: str) -> Path | None:
     with reading(name):
-        path = Path(name).expanduser()
+        path = _path_of(name)
         return path if path.is_dir() else None
+
+
+def _path_of(name: str) -> Path:
+    """Return a path; an empty name, which would be the current folder, is refused."""
+    if not name:
+        raise DataError("'' names no file to read. For the current folder, write a point: '.'.")
+    return Path(name).expanduser()
 
 
 def _files_of(folder: Path) -> list[Path]:
@@ -266,10 +283,10 @@ def _open_url(url: str, options: ReadingOptions) -> list[Source]:
 def _format_of(name: str, options: ReadingOptions) -> Format:
     path = Path(name.lower())
     packed = options.input_format is None and path.suffix in (".gz", ".zst")
-    form = options.input_format or _SUFFIXES.get(Path(path.stem).suffix if packed else path.suffix)
+    form = options.input_format or SUFFIXES.get(Path(path.stem).suffix if packed else path.suffix)
     if form is None or (packed and form in ("parquet", "arrow")):
         raise DataError(
-            f"{name}: cannot tell the format from the name. Use one that ends in {', '.join(_SUFFIXES)}, "
+            f"{name}: cannot tell the format from the name. Use one that ends in {', '.join(SUFFIXES)}, "
             "text and JSON lines also with .gz or .zst after that; or give input_format=… of "
             f"read_interactions (--input-format), one of {', '.join(FORMATS)}."
         )

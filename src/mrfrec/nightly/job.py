@@ -23,7 +23,7 @@ from mrfrec.checks import in_words
 from mrfrec.data.provenance import Origin
 from mrfrec.errors import DataError, MrfrecError, ParameterError
 from mrfrec.evaluation.metrics import parse
-from mrfrec.io.atomic import check_writable, expanded
+from mrfrec.io.atomic import check_writable, expanded, file_path
 from mrfrec.io.databases import database_file, is_database, redacted
 from mrfrec.io.frames import check_target, new_names
 from mrfrec.io.sources import paths_of
@@ -360,7 +360,7 @@ def read_job(path: "str | PathLike[str]", day: str | None = None) -> Job:
     Relative paths start from the folder of the file. {date} is replaced by `day` (today, UTC), {yesterday} by
     the day before, and {since}, until the night has opened the published model, by 1970.
     """
-    file = expanded(path)
+    file = file_path(path)
     today = day_of(day)
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from mrfrec import __version__
 from mrfrec.checks import shortened
 from mrfrec.errors import MrfrecError
-from mrfrec.io.atomic import expanded
+from mrfrec.io.atomic import file_path
 from mrfrec.service.access_control import AccessControl
 from mrfrec.service.api import create_router
 from mrfrec.service.metrics import CONTENT_TYPE, Metrics, route_of
@@ -160,8 +160,8 @@ def create_app(
 
 def paths_of(models: "str | PathLike[str] | Mapping[str, str | PathLike[str]]") -> dict[str, Path]:
     """Return the files of models by name; a single model gets the name of its file."""
-    named = models if isinstance(models, Mapping) else {expanded(models).stem: models}
-    return {name: expanded(path) for name, path in named.items()}
+    named = models if isinstance(models, Mapping) else {file_path(models).stem: models}
+    return {name: file_path(path) for name, path in named.items()}
 
 
 def _with_keys_and_problems(description: dict[str, Any]) -> dict[str, Any]:

@@ -84,7 +84,8 @@ class _Note(event.Listener):
         function = event.data["dispatcher"].py_func
         if function.__module__.startswith(__package__):
             if not _compiled:
-                _log.info("compiling for this machine what it has not run before; up to 15 seconds")
+                advice = "" if _folder() else "; it cannot be kept: name a folder as NUMBA_CACHE_DIR"
+                _log.info(f"compiling for this machine what it has not run before; up to 15 seconds{advice}")
             _compiled.append(function.__name__)
 
     def on_end(self, event: Any) -> None:
