@@ -32,6 +32,7 @@ from vectors import Vectors
 Numbers = npt.NDArray[np.float64]
 NONE: Any = None
 TRUE: Any = True
+TEXT: Any = "xx"
 
 
 @dataclass
@@ -403,7 +404,7 @@ def test_what_is_no_metric_model_folder_or_file_is_named(split: Split) -> None:
             "metrics must be such as ndcg@20, with 1 place or more",
         ),
         (lambda: compare(NONE, split), "models must be models in a list, or by name; got None"),
-        (lambda: compare("xx", split), "models must be models in a list"),
+        (lambda: compare(TEXT, split), "models must be models in a list"),
         (lambda: compare([NONE], split), r"models must be models such as MRF\(\); got None"),
         (lambda: write_split(split, ""), "folder must be the name of a folder; got ''"),
         (lambda: write_split(split, NONE), "folder must be the name of a folder; got None"),
