@@ -87,7 +87,7 @@ def is_unicode(text: str) -> bool:
 
 def check_frames(library: str | None) -> str | None:
     """Return the name of an installed data frame library, or None."""
-    if library not in (None, "polars", "pandas", "pyarrow"):
+    if not isinstance(library, str | None) or library not in (None, "polars", "pandas", "pyarrow"):
         raise ParameterError("frames", '"polars", "pandas", "pyarrow" or None', library)
     if library is not None and find_spec(library) is None:
         raise MissingLibraryError(f'frames="{library}" needs {library}: pip install {library}.')

@@ -246,9 +246,10 @@ def people_with_values(
     except (TypeError, ValueError):
         x = np.array([np.nan])
     if not (abs(x) <= LARGEST_VALUE).all():
-        raise DataError(
-            f"the values of a history must be finite numbers from -{LARGEST_VALUE:g} to {LARGEST_VALUE:g}."
-        )
+        wrong = np.flatnonzero(~(abs(x) <= LARGEST_VALUE))[0] if len(x) == len(ids) else None
+        got = "" if wrong is None else f"; got {x[wrong]:g} for {ids[wrong]!r}"
+        limits = f"from -{LARGEST_VALUE:g} to {LARGEST_VALUE:g}"
+        raise DataError(f"the values of a history must be finite numbers {limits}{got}.")
     owners = np.zeros(len(ids), np.int64)
     if len(histories) > 1:
         owners = np.repeat(np.arange(len(histories)), [len(history) for history in histories])
@@ -368,7 +369,10 @@ def find_ids(
 ) -> tuple[npt.NDArray[np.int64], tuple[UnknownIds, ...]]:
     """Return the positions of ids, −1 for unknown ones, and which these are."""
     wanted = ids if type(ids) is list else as_list(ids, kind, parameter)
-    places = known.find(wanted, kind)
+    try:
+        places = known.find(wanted, kind)
+    except DataError as error:
+        raise DataError(f"{parameter}: {error}") from None
     missing = [wanted[i] for i in (places < 0).nonzero()[0].tolist()]
     return places, (UnknownIds(parameter, missing, len(wanted)),) if missing else ()
 

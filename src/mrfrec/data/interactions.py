@@ -199,6 +199,8 @@ class Interactions:
         First users with more than `max_history` items go, then items with fewer than `min_users` users, then
         users with fewer than `min_items` items; one pass each.
         """
+        min_users = check_count("min_users", min_users, least=0)
+        min_items = check_count("min_items", min_items, least=0)
         if max_history is None and not min_users and not min_items:
             return self
         user = np.repeat(np.arange(self.n_users, dtype=np.int32), np.diff(self.matrix.indptr))

@@ -96,7 +96,8 @@ class ReadingOptions:
             if not are_texts or len(set(names)) < len(names):
                 raise ParameterError("columns", "a list of distinct names", columns)
             object.__setattr__(self, "columns", names)
-        if self.input_format is not None and self.input_format not in FORMATS:
+        form = self.input_format
+        if form is not None and (not isinstance(form, str) or form not in FORMATS):
             raise ParameterError("input_format", f"one of {', '.join(FORMATS)}", self.input_format)
         if self.query is not None and not isinstance(self.query, str):
             raise ParameterError("query", "a text", self.query)

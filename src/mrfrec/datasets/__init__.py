@@ -33,6 +33,6 @@ def item_features(name: str) -> ItemFeatures:
 
 
 def _table(name: str) -> Path:
-    if name not in NAMES:
+    if not isinstance(name, str) or name not in NAMES:
         raise ParameterError("name", f"one of {', '.join(NAMES)}", name)
     return Path(__file__).with_name(f"{name}.parquet")

@@ -138,7 +138,7 @@ class Comparison(Tabular, Mapping[str, Evaluation]):
 
     def _named(self, parameter: str, model: str) -> Evaluation:
         """Return the results of a model, or raise an error that suggests a name."""
-        if model in self:
+        if isinstance(model, str) and model in self:
             return self[model]
         near = get_close_matches(str(model), [*self], 1)
         advice = f"Did you mean {near[0]!r}?" if near else ""
@@ -222,6 +222,7 @@ def fit_and_evaluate(
 
     wanted = parse_all(metrics, check_type("split", split, Split).training.n_items)
     _question(rules, 1, ties)  # refuses bad rules before the fit
+    _check_name(name)
     warn_of_another_plan(model, split)
     warm_up(model)  # exclude compiling from the training time
     start = time.perf_counter()
@@ -233,6 +234,12 @@ def fit_and_evaluate(
     found = evaluate_fitted(model, split.test, wanted, name=name, ties=ties, progress=ranking, rules=rules)
     facts = {**found.facts, "weights": _size_of_weights(model)}
     return replace(found, split=split.name, seconds={**seconds, **found.seconds}, facts=facts)
+
+
+def _check_name(name: object) -> None:
+    """Refuse a name of an evaluation that is not a text, or an empty one."""
+    if name is not None and (not isinstance(name, str) or not name):
+        raise ParameterError("name", "a text, or None", name)
 
 
 def _size_of_weights(model: Recommender) -> dict[str, Any]:
@@ -290,6 +297,7 @@ def evaluate_fitted(
     Warns if the model keeps histories and was fitted to pairs that are to be guessed.
     """
     m = len(model.items_)
+    _check_name(name)
     check_type("questions", questions, Questions)
     if questions.shown.shape[1] != m or questions.items not in (None, model.items_):
         raise DataError(
@@ -395,10 +403,12 @@ def _by_rules(
 
 def _question(rules: Rules, k: int, ties: Ties) -> Question | None:
     """Return the question with these rules; None without any."""
-    if not rules:
+    if rules is None:
         return None
     if not isinstance(rules, Mapping) or not {*rules} <= {*RULES}:
         raise ParameterError("rules", f"a mapping with names among {', '.join(RULES)}", rules)
+    if not rules:
+        return None
     if ties != "popularity":
         raise ParameterError("ties", '"popularity" with rules', ties)
     return Question(k=k, **rules)
@@ -422,6 +432,7 @@ def evaluate_rules(
         raise ParameterError("model", "a model such as MRF()", model)
     if _question(rules, 1, "popularity") is None:
         raise ParameterError("rules", f"given, some of {', '.join(RULES)}", rules)
+    _check_name(name)
     fitted = unfitted(model)
     name = call_of(model) if name is None else name
     wanted = [
@@ -452,6 +463,7 @@ def evaluate_new_items(
     if not isinstance(model, Recommender):
         raise ParameterError("model", "a model such as MRF()", model)
     changed, of_new = check_type("split", split, Split).with_new_items(share, seed=seed)
+    _check_name(name)
     fitted = unfitted(model)
     name = call_of(model) if name is None else name
     assert of_new.candidates is not None

@@ -67,6 +67,8 @@ def keep_owner(old: Path, new: Path) -> None:
 
 def expanded(path: str | os.PathLike[str]) -> Path:
     """Replace ~ by the home folder; a name such as ~so that is no user's stays as it is."""
+    if not isinstance(path, str | os.PathLike):
+        raise ParameterError("path", "the name of a file", path)
     try:
         return Path(path).expanduser()
     except RuntimeError:  # there is no such user

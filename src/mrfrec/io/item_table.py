@@ -85,7 +85,7 @@ class ItemRows(NamedTuple):
 
 def read_item_rows(source: object, item: str | None, query: str | None, needed: Sequence[str]) -> ItemRows:
     """Read all columns of a table of items; raise if one that is needed is not there."""
-    sources = open_sources(source, ReadingOptions(query=query))
+    sources = open_sources(source, ReadingOptions(query=query), what="the table of items")
     first = sources[0]
     of_ids = find_item(first, item)
     others = [column for column in first.columns if column != of_ids]
@@ -138,7 +138,7 @@ def column_kinds(columns: Any, kinds: Sequence[str]) -> dict[str, Any] | None:
     if columns is None:
         return None
     are_names = isinstance(columns, Iterable) and not isinstance(columns, str)
-    if not are_names or not columns or not all(isinstance(column, str) for column in columns):
+    if not are_names or not len(columns) or not all(isinstance(column, str) for column in columns):
         rule = "a list of columns, or a mapping from columns to kinds"
         raise ParameterError("columns", rule, columns)
     named: dict[str, Any] = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(columns)

@@ -52,8 +52,13 @@ _TEXT_OPTIONS = ("separator", "columns")
 _OTHER_DATABASES = "Read another database into a data frame first: polars.read_database(query, connection)."
 
 
-def open_sources(source: object, options: ReadingOptions | None = None) -> list[Source]:
-    """Open a path, a pattern, a URL, a list of them, a stream, or a data frame that narwhals knows."""
+def open_sources(
+    source: object, options: ReadingOptions | None = None, *, what: str = "the data"
+) -> list[Source]:
+    """Open a path, a pattern, a URL, a list of them, a stream, or a data frame that narwhals knows.
+
+    `what` says in an error what it is.
+    """
     check_threads("reading")
     options = options or ReadingOptions()
     parts: Any = source if isinstance(source, list | tuple) else [source]
@@ -86,7 +91,7 @@ def open_sources(source: object, options: ReadingOptions | None = None) -> list[
     try:
         frame: Any = nw.from_native(source)
     except TypeError:
-        raise _not_readable(source) from None
+        raise _not_readable(source, what) from None
     except ValueError as error:
         raise DataError(f"the data frame cannot be read: {error}") from error
     _refuse_options(options, "a data frame", *_TEXT_OPTIONS, "input_format")
@@ -123,13 +128,13 @@ def _is_connection(source: object) -> bool:
     return any(hasattr(source, name) for name in ("connect", "cursor", "execute"))
 
 
-def _not_readable(source: object) -> DataError:
-    advice = "A matrix becomes Interactions(matrix)."
+def _not_readable(source: object, what: str = "the data") -> DataError:
+    advice = "A matrix becomes Interactions(matrix)." if what == "the data" else ""
     if _is_connection(source):
         advice = f"PostgreSQL and SQLite are read by URL: postgresql://…, sqlite:///…. {_OTHER_DATABASES}"
     return DataError(
-        "the data must be a path, a list of paths, a file object or a data frame (pandas, polars, "
-        f"pyarrow, …); got {type(source).__name__}. {advice}"
+        f"{what} must be a path, a list of paths, a file object or a data frame (pandas, polars, "
+        f"pyarrow, …); got {type(source).__name__}. {advice}".rstrip()
     )
 
 

@@ -417,7 +417,7 @@ def _table_of_items(
     kept: list[npt.NDArray[np.int32]] = []
     cells: dict[str, list[pl.Series]] = {}
     named: list[tuple[int, str | None]] = []
-    sources = open_sources(table)
+    sources = open_sources(table, what="items")
     for source in sources:
         roles = find_titles(source, item, title)
         others = {FEATURE + name: name for name in source.columns if name != roles["item"]}

@@ -176,6 +176,8 @@ class Recommender(Parameterized, ABC):
             interactions = self._with_features(interactions, item_features)
         if table is not None:
             interactions = interactions.with_table(table)
+        if not isinstance(reuse, dict | None):
+            raise ParameterError("reuse", "a dict, which may be empty, or None", reuse)
         if reuse is not None and reuse.setdefault("data", interactions) is not interactions:
             raise DataError("reuse holds results of other data: pass the same Interactions to every fit.")
         matrix, size = interactions.matrix, interactions.size

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from mrfrec.checks import check_frames, check_threads, counted, warn
 from mrfrec.errors import ModelFileError, ParameterError
 from mrfrec.io.artifact import open_file
+from mrfrec.io.atomic import expanded
 from mrfrec.models.recommender import Recommender, restored
 
 MODELS = {
@@ -135,6 +136,7 @@ def load(path: str | PathLike[str], *, frames: str | None = None) -> Recommender
     frame it was fitted on, if that is installed, else polars.
     """
     check_frames(frames)
+    expanded(path)  # refuses what is no name of a file
     facts, arrays = open_file(path)
     if "table" in facts:
         check_threads("opening a model with a table of items")

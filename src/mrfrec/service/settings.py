@@ -49,6 +49,15 @@ class ServiceSettings:
     def __post_init__(self) -> None:
         for each in fields(self):
             _check(each, getattr(self, each.name))
+        for name in ("origins", "hosts"):
+            names = getattr(self, name)
+            if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names):
+                raise ParameterError(name, "texts in a tuple or a list", names)
+        for name in ("copies", "keys"):
+            if not isinstance(place := getattr(self, name), str | PathLike | None):
+                raise ParameterError(name, "the name of a file or folder, or None", place)
+        if not isinstance(self.root_path, str):
+            raise ParameterError("root_path", "a path such as /recs", self.root_path)
         for origin in self.origins:
             if origin != "*" and re.fullmatch(r"https?://[^/\s*,]+", origin) is None:
                 raise ParameterError("origins", "as https://shop.example, without a path, or *", origin)
