@@ -347,7 +347,7 @@ def test_history_is_what_a_user_has_in_the_order_of_the_times(kept: str, tmp_pat
     assert history["item"].to_list() == [3, 1]
     assert history["value"].to_list() == [2.0, 1.0]
     assert history["time"].dt.epoch("s").to_list() == [10, 20]
-    assert model.history(["b", "a", "b"])["user"].to_list() == ["b", "a", "a", "b"]
+    assert model.history(["b", "a"])["user"].to_list() == ["b", "a", "a"]
     model.frames = "pandas"
     table: Any = model.history("a")
     assert [str(kind) for kind in table.dtypes[["item", "time"]]] == ["Int64", "datetime64[us]"]

@@ -241,12 +241,8 @@ def forget(
             opened, None, users, reading.get("user"), or_texts=True
         )  # fmt: skip
         known = opened.users_
-        are_new = before.erasures.ends(erased) is None  # nobody of them was forgotten before
-        if users is not None and known is not None and are_new and (known.find(erased, "user") < 0).all():
-            raise DataError(
-                f"nothing was changed: none of the {len(erased):,} users in {users} is in {model}. Are the "
-                "ids the same?"
-            )
+        if users is not None and not len(erased):
+            raise DataError(f"nothing was changed: there is no user in {users}.")
         with progress_bar() as progress:
             opened.forget(erased, progress=progress)
         if known is not None:

@@ -215,6 +215,8 @@ def _known(
         return known
     row = training.users.find(list(users), "user")[owner]
     both = np.flatnonzero((row >= 0) & (column >= 0))
+    if not len(both):  # scipy has no empty selection
+        return known
     known[both] = training.histories.matrix()[row[both], column[both]] != 0
     return known
 

@@ -409,7 +409,7 @@ class _Night:
         """Return the old events and the new ones, of which one may be missing, with the names of batches."""
         if new is None:
             assert old is not None
-            return self._without_news(old)
+            return self._without_news(old, new)
         origin = origin_of_data(new)
         rules = {name: x for name, x in origin.rules.items() if name not in self.job.passing_rules}
         new.origin = replace(origin, rules=rules)
@@ -430,15 +430,23 @@ class _Night:
             if again and adds_up and origin.times is not None and not was_missed:
                 self._guard([f"{said}, with the same time or a later one: their values would count twice"])
             if self.job.reads_since and again == len(new):
-                return self._without_news(old)
+                return self._without_news(old, new)
         data.origin = replace(origin_of_data(data), batches=(*batches, name))
         self.record["batch"] = name
         return data
 
-    def _without_news(self, old: "Interactions") -> "Interactions":
-        """Return the old events; the batch is not noted, since its events may come later."""
+    def _without_news(self, old: "Interactions", new: "Interactions | None") -> "Interactions":
+        """Return the old events with today's table of items, which says what is in stock.
+
+        The batch is not noted, since its events may come later.
+        """
         _log.info("there are no new events: the model is made of the same events as the last")
         self.record["reasons"].append("no new events")
+        source = self.job.source
+        if new is not None and new.table is not None:
+            return old.with_table(new.table)
+        if new is None and source.items is not None and source.items_query is None:
+            return old.with_table(read_item_table(source.items))
         return old
 
     def _note_missed(
