@@ -96,13 +96,13 @@ def test_ids_and_titles_come_back(model: Recommender, data: Interactions) -> Non
 
 def test_one_user_many_users_and_all_agree(model: Recommender, data: Interactions) -> None:
     everybody = model.recommend(k=4)
-    chosen = [data.users[i] for i in (7, 2, 7)]
+    chosen = [data.users[i] for i in (7, 2)]
     several = model.recommend(chosen, k=4)
     assert several["user"].to_list() == [user for user in chosen for _ in range(4)]
-    for user in chosen[:2]:
+    for user in chosen:
         one = model.recommend(user, k=4)
         assert one.equals(everybody.filter(pl.col("user") == user))
-        assert one.equals(several.filter(pl.col("user") == user).head(4))
+        assert one.equals(several.filter(pl.col("user") == user))
     scoring: Any = model
     scores = scoring.scores(data.matrix)
     for u in (7, 2, 3):

@@ -42,6 +42,9 @@ from mrfrec.models.registry import load
 
 from matrices import random_matrix
 
+# The ratings of events.csv count as likes where no test says otherwise.
+pytestmark = pytest.mark.filterwarnings("ignore:column 'rating'")
+
 METRICS = "ndcg@10,recall@5"
 TWO_MODELS = "events.csv --heldout 30 --model 'dense: sparsity=dense' --model 'small: sparsity=0.1'"
 

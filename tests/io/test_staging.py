@@ -91,14 +91,16 @@ def test_table_of_similar_items_holds_what_similar_items_returns(
         expected = model.similar_items(model.items_, k=4)
     with pytest.warns(mrfrec.MrfrecWarning, match="fewer than k=4"):
         model.similar_items_to(tmp_path / "near.parquet", k=4)
-    assert_frame_equal(pl.read_parquet(tmp_path / "near.parquet"), expected)
+    # These items have no titles: files and tables have the column all the same.
+    file = pl.read_parquet(tmp_path / "near.parquet")
+    assert_frame_equal(file.drop("title"), expected)
     done: list[Any] = []
     with pytest.warns(mrfrec.MrfrecWarning, match="fewer than k=4"):
         rows = model.similar_items_to(database, table="near", k=4, progress=lambda *at: done.append(at))
     assert rows == len(expected)
     assert done[-1] == ("finding similar items", len(model.items_), len(model.items_))
     found = fetch(database, "select similar_to, item, title, score, rank from near order by similar_to, rank")
-    assert_frame_equal(pl.DataFrame(found, expected.schema, orient="row"), expected)
+    assert_frame_equal(pl.DataFrame(found, file.schema, orient="row"), file)
 
 
 def test_who_is_named_twice_counts_once(database: str, model: mrfrec.MRF) -> None:

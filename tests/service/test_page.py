@@ -25,6 +25,9 @@ from odd_models import ODD, TITLES, fitted
 from servers import CLIENT, asking, save_products, save_shop, save_tagged, serving
 from vectors import Vectors
 
+# One of the models has a single item.
+pytestmark = pytest.mark.filterwarnings("ignore:column 'item' has one item")
+
 NAMES = ["shop", "odd", "numbers", "untitled", "one", "popular", "vectors", "tagged"]
 
 

@@ -195,7 +195,7 @@ def test_options_are_described_with_their_limits(client: httpx.Client) -> None:
         assert (novelty["minimum"], novelty["maximum"]) == (-1, 1)
 
 
-@pytest.mark.parametrize(("count", "words"), [(0, "at least 1"), (4, "histories must be at most 3; got 4")])
+@pytest.mark.parametrize(("count", "words"), [(0, "at least one"), (4, "histories must be at most 3; got 4")])
 def test_batches_are_bounded(client: httpx.Client, count: int, words: str) -> None:
     _check_problem(client.post("/v1/recommend/batch", json={"histories": [[]] * count}), 422, words)
 
