@@ -1012,8 +1012,6 @@ def test_output_over_the_input_is_refused(shop: Path, tmp_path: Path) -> None:
     features = ["--item-features", "products.csv", "-o", "products.csv"]
     as_json = ["--format", "json", "-o", "events.csv"]
     for arguments in (
-        ["fit", "events.csv", *features],
-        ["fit", "*.csv", "-o", "events.csv"],
         ["evaluate", "events.csv", "--format", "json", *features],
         ["evaluate", "products.csv", "--test", "events.csv", *as_json],
         ["compare", "*.csv", "--model", "l2=1", "--model", "l2=2", *as_json],
@@ -1021,4 +1019,6 @@ def test_output_over_the_input_is_refused(shop: Path, tmp_path: Path) -> None:
     ):
         done = run(*arguments, cwd=tmp_path, code=2)
         assert "another file than the input" in refusal(done)
+    for arguments in (["fit", "events.csv", *features], ["fit", "*.csv", "-o", "events.csv"]):
+        assert "--output must be the name of a model" in refusal(run(*arguments, cwd=tmp_path, code=2))
     assert table.read_text().startswith("user,item")
