@@ -69,6 +69,9 @@ event = st.tuples(
     ),
     st.integers(1, 30),
 )
+# Drawn tables have what reading finds doubtful.
+@pytest.mark.filterwarnings("ignore:column '")
+@pytest.mark.filterwarnings("ignore:all times of")
 @pytest.mark.slow
 def test_weights_equal_plain_python(rows: list[Any], options: dict[str, Any], batch: int) -> None:
     if options["window"] is None:

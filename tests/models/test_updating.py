@@ -109,6 +109,8 @@ ids = st.sampled_from(["1", "2", "30", "007", "x", str(2**63 + 1)])
 event = st.tuples(ids, ids, st.sampled_from([0.0, 1.0, -1.0, 0.1, 2.7, 1e6]))
 
 
+# Drawn tables have what reading finds doubtful: one user, and values that look like ratings.
+@pytest.mark.filterwarnings("ignore:column '")
 @settings(max_examples=60, deadline=None)
 @example([("1", "2", 1.0)], [("1", "1", 1.0), ("1", str(2**63 + 1), 0.0)], "sum", False)
 @example([("x", "30", 1.0), ("2", "30", 0.1)], [("x", "30", -1.0), ("30", "2", 1.0)], "sum", False)

@@ -16,7 +16,8 @@ from mrfrec.service import ServiceSettings, create_app
 from odd_models import ODD, TITLES, fitted
 from servers import save_keys, save_products, save_shop, serving
 
-pytestmark = pytest.mark.slow  # a browser
+# A browser is slow; and one of the models has a single item.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:column 'item' has one item")]
 
 FILTERED = (
     '/history?model=products&item=p1&where={"category":"shoes","price":{"least":6},"in_stock":true}'
@@ -49,7 +50,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "odd": fitted(ODD, TITLES, folder / "odd.mrf"),
         "products": save_products(folder / "products.mrf"),
         "many": fitted(
-            [*range(60)], ["a title of so many words " * 3] * 60, folder / "many.mrf", MRF(threads=1)
+            [*range(60)],
+            [f"a title of so many words {'or so many more ' * 3}{number}" for number in range(60)],
+            folder / "many.mrf",
+            MRF(threads=1),
         ),
     }
     titles = [
