@@ -210,7 +210,7 @@ finally:
     server.wait(30)
 """
 TUNE = "mrfrec tune events.csv --heldout 5 --model ItemKNN --vary neighbors=3,5 -o best.json"
-PLOT = "import mrfrec; mrfrec.EASE().fit('events.csv').plot_neighbors(1).savefig('near.png')"
+PLOT = "from mrfrec.models import EASE; EASE().fit('events.csv').plot_neighbors(1).savefig('near.png')"
 # Extra: what is run with it, commands or a script in Python.
 RUN_WITH = {
     "serve": SERVE,
