@@ -507,7 +507,9 @@ def test_verify_names_what_differs(tmp_path: Path, small: Small) -> None:
 
 
 def test_verify_sees_rows_that_preparing_would_not_have_kept(tmp_path: Path) -> None:
-    table = pl.DataFrame({"user": [1, 1, 2], "item": [1, 1, 1], "time": [1_600_000_003, 1_600_000_104, 1_600_000_205]})
+    table = pl.DataFrame(
+        {"user": [1, 1, 2], "item": [1, 1, 1], "time": [1_600_000_003, 1_600_000_104, 1_600_000_205]}
+    )
     table.write_parquet(tmp_path / "ml-20m.parquet")
     found = {check.what: check.found for check in datasets.verify("ml-20m", tmp_path)}
     assert found["users with fewer than 5 items"] == 2
