@@ -97,7 +97,7 @@ def parameters_of(source: Any) -> Mapping[str, Declared]:
 
 def _sentences(docstring: str | None) -> dict[str, str]:
     """Return the first sentence about each parameter, from a docstring with numpy's sections."""
-    section = re.split(r"^\w+\n-+\n", docstring or "", flags=re.MULTILINE)[1]
+    section = re.split(r"^(?:Returns|Attributes)\n-+\n", docstring or "", flags=re.MULTILINE)[0]
     sentences = {}
     for name, text in re.findall(r"^(\w+)\n((?:[ ]+.*\n?)+)", section, re.MULTILINE):
         sentence = re.split(r'(?<=[.])\s+(?=[A-Z"`0-9λ])', text.strip())[0]
@@ -170,7 +170,7 @@ def parse_value(text: str) -> Any:
 
 def _in_shell_words(sentence: str) -> str:
     """Return a sentence of help with options in place of parameters, and values as they are typed."""
-    text = re.sub(r"`(\w+)`", lambda name: _dashed(name[1]), sentence).replace("False", "no")
+    text = re.sub(r"`(\w+)`", lambda name: _dashed(name[1]), sentence).replace("False", "no").replace("None", "none")
     for literal in re.findall(r"\{\".*?\}|\[\".*?\]", text):
         value = ast.literal_eval(literal)
         words = [f"{key}={x}" for key, x in value.items()] if isinstance(value, dict) else value
