@@ -170,7 +170,8 @@ def parse_value(text: str) -> Any:
 
 def _in_shell_words(sentence: str) -> str:
     """Return a sentence of help with options in place of parameters, and values as they are typed."""
-    text = re.sub(r"`(\w+)`", lambda name: _dashed(name[1]), sentence).replace("False", "no").replace("None", "none")
+    text = re.sub(r"`(\w+)`", lambda name: _dashed(name[1]), sentence)
+    text = text.replace("False", "no").replace("None", "none")
     for literal in re.findall(r"\{\".*?\}|\[\".*?\]", text):
         value = ast.literal_eval(literal)
         words = [f"{key}={x}" for key, x in value.items()] if isinstance(value, dict) else value
