@@ -30,7 +30,7 @@ from mrfrec.answers.publishing import Form, WriteOptions
 from mrfrec.answers.question import Boost, ItemFilter, Question, Quotas, options_of
 from mrfrec.answers.where import Where
 from mrfrec.bars import showing
-from mrfrec.checks import check_count, check_flag, check_frames, counted
+from mrfrec.checks import check_count, check_flag, check_frames, check_thread_count, counted
 from mrfrec.core.plan import Plan
 from mrfrec.core.progress import Progress
 from mrfrec.core.rows import Rows
@@ -39,7 +39,7 @@ from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.data.interactions import Interactions
 from mrfrec.data.reading_options import PARSING, Format, MissingTime, OnBad
-from mrfrec.engines.machine import memory_budget
+from mrfrec.engines.machine import memory_budget, parse_bytes
 from mrfrec.errors import DataError, MrfrecError, NotFittedError, ParameterError
 from mrfrec.fitted import files
 from mrfrec.fitted.measured import Measured, number_text
@@ -52,7 +52,14 @@ from mrfrec.io.frames import Frame, frame
 from mrfrec.io.item_table import as_item_table
 from mrfrec.io.tables import as_interactions
 from mrfrec.models import updating
-from mrfrec.models.parameters import Parameterized, call_of, runtime_of
+from mrfrec.models.parameters import (
+    call_of,
+    defaults_of,
+    runtime_of,
+    set_values,
+    sklearn_tags,
+    values_of,
+)
 from mrfrec.shown import Report, Section, parameter_text
 
 if TYPE_CHECKING:
@@ -82,7 +89,7 @@ class FitContext(NamedTuple):
     measured: "Measured | None" = None  # values of an earlier fit, to keep
 
 
-class Recommender(Parameterized, ABC):
+class Recommender(ABC):
     """Base class of all models.
 
     A subclass implements `_fit`, which returns what was learned, and `_restore`, which reads that from a
@@ -92,6 +99,11 @@ class Recommender(Parameterized, ABC):
     All that a fit, an update or a file gives a model is one value, `fitted_`, which is replaced as a whole:
     several threads may ask a model, and each answer is of one fit, also while another thread fits it.
     """
+
+    machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit")  # they change no result
+    threads: int | None = None
+    memory_limit: int | None = None
+    device: str = "cpu"
 
     _fitted: FittedState | None = None
     _seals: Mapping[Path, str] = MappingProxyType({})  # of the files it was loaded from or saved to
@@ -121,6 +133,42 @@ class Recommender(Parameterized, ABC):
 
     def check_ready(self) -> None:
         """Raise if a fit lacks a library or a device."""
+        from mrfrec.engines.devices import chosen_device
+
+        chosen_device(self.device)
+
+    # ── parameters ────────────────────────────────────────────────────────────────────────────────
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__()} - self._for_authors)
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """Return the constructor's parameters and their defaults, `inspect.Parameter.empty` if required."""
+        return defaults_of(cls)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters as they are set now, without those that only concern the machine."""
+        everything = self.get_params()
+        return {name: value for name, value in everything.items() if name not in self.machine_parameters}
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return all parameters of the constructor. `deep` changes nothing; scikit-learn passes it."""
+        return values_of(self, self.defaults())
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Set parameters, under the rules of the constructor. They take effect with the next `fit`."""
+        set_values(self, parameters)
+        return self
+
+    def set_limits(self, threads: int | None, memory_limit: int | str | None) -> None:
+        """Check and set `threads` and `memory_limit`."""
+        self.threads = check_thread_count(threads)
+        self.memory_limit = None if memory_limit is None else parse_bytes(memory_limit)
+
+    def __sklearn_tags__(self) -> Any:
+        return sklearn_tags()
 
     # ── fitting and scoring ───────────────────────────────────────────────────────────────────────
 

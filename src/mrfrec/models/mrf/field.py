@@ -108,11 +108,6 @@ class GaussianField(Linear):
 
         return engine_on(self.device, self.threads, self.memory_limit, progress)
 
-    def check_ready(self) -> None:
-        from mrfrec.engines.devices import chosen_device
-
-        chosen_device(self.device)
-
     @property
     def _settings(self) -> Settings:
         """The settings that a fit starts from; l2 and rank_weight may be "auto"."""
