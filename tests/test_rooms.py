@@ -33,7 +33,7 @@ HOME_OF = {
     "typer": rooms("cli", "app data demo derived fitting inspecting options recommending serving"),
     "torch": rooms("engines", "devices gpu/dense gpu/device gpu/low_rank gpu/ranking gpu/rows"),
     "anyio": {"service/app.py"},  # which Starlette brings
-    "fastapi": rooms("service", "api app page"),
+    "fastapi": rooms("service", "api app page problems"),
     "optuna": rooms("evaluation", "tuning"),
     "jinja2": {"service/page.py"},
     "starlette": rooms("service", "api app middleware page problems"),

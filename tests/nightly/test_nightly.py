@@ -39,7 +39,7 @@ from mrfrec.io.databases import connect
 from mrfrec.models import Popularity
 from mrfrec.nightly.guard import bounds_of, drift, faults, limits
 from mrfrec.nightly.job import Guard
-from mrfrec.nightly.run import steps
+from mrfrec.nightly.preflight import steps
 
 from queries import fetch
 
@@ -573,7 +573,9 @@ def test_run_killed_after_its_model_was_published_is_compared_with(
 ) -> None:
     report = folder / "shop.report.json"
     with monkeypatch.context() as patch:
-        patch.setattr(RUN, "_remove_old", lambda *_: shutil.copy(report, folder / "then"))
+        patch.setattr(
+            "mrfrec.nightly.publishing._remove_old", lambda *_: shutil.copy(report, folder / "then")
+        )
         nightly.run(folder / "job.toml")
     (folder / "then").replace(report)  # as if the process had ended there
     assert report_of(folder)[0]["status"] == "started"
@@ -588,7 +590,7 @@ def test_run_killed_after_its_model_was_published_is_compared_with(
 def test_failed_runs_are_in_the_report_beside_the_last_published_one_and_leave_its_model(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mrfrec.nightly.history._KEPT", 3)
+    monkeypatch.setattr("mrfrec.nightly.report._KEPT", 3)
     job = folder / "job.toml"
     first = nightly.run(job)
     before = (folder / "shop.mrf").read_bytes()
@@ -738,7 +740,7 @@ def never_read(*_: object, **__: object) -> None:
 
 def check_refused(job: Path, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that a job is refused, also with --dry-run, before anything is read."""
-    monkeypatch.setattr(RUN, "read_events", never_read)
+    monkeypatch.setattr("mrfrec.nightly.reading.read_events", never_read)
     for attempt in (
         lambda: run_command(["nightly", str(job), "--dry-run"], Event()),
         lambda: nightly.run(job),

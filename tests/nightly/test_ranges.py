@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
@@ -17,7 +16,6 @@ from mrfrec.cli.app import run as run_command
 
 from queries import execute
 
-RUN = sys.modules["mrfrec.nightly.run"]
 DAY = 86_400
 START = int(datetime.now(UTC).timestamp()) // DAY * DAY - 10 * DAY
 SINCE = ('data = "events.csv"', 'data = "events.parquet"\nmode = "update"\nsince = "{since}"')
@@ -194,7 +192,8 @@ def test_killed_roll_back_is_settled_like_a_killed_night(
     nightly.run(job, accept=True)
     with monkeypatch.context() as patch:
         patch.setattr(
-            RUN, "_remove_old", lambda *_: shutil.copy(tmp_path / "shop.report.json", tmp_path / "then")
+            "mrfrec.nightly.publishing._remove_old",
+            lambda *_: shutil.copy(tmp_path / "shop.report.json", tmp_path / "then"),
         )
         nightly.run(job, earlier=tmp_path / "shop.20010909T014640.000000Z.mrf")
     (tmp_path / "then").replace(tmp_path / "shop.report.json")  # as if the process had ended there

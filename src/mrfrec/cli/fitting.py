@@ -268,7 +268,7 @@ def _rewriting(
     is_rewritten = expanded(target).exists() and expanded(target).samefile(expanded(path))
     with locked(path, wait=wait) if is_rewritten else nullcontext():
         if command == "forget" and is_rewritten:
-            from mrfrec.nightly.run import remove_unpublished
+            from mrfrec.nightly.publishing import remove_unpublished
 
             for copy in remove_unpublished(expanded(path)):
                 note(f"removed {copy}, which a killed nightly run had left")

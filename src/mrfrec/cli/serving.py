@@ -60,8 +60,8 @@ def nightly(
     """
     from mrfrec.cli.show import progress_bar
     from mrfrec.nightly.job import read_job
-    from mrfrec.nightly.preflight import rehearse
-    from mrfrec.nightly.run import run, steps
+    from mrfrec.nightly.preflight import rehearse, steps
+    from mrfrec.nightly.run import run
 
     if log == "json":
         for handler in logging.getLogger("mrfrec").handlers:

@@ -1,4 +1,4 @@
-"""Check what a night would read and write before it takes time: columns, queries, tables and rules."""
+"""Check what a night would read and write, before it takes time: columns, queries, tables and rules."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ from mrfrec.nightly.job import Job
 def check_tables(job: Job, users: str | None = None, items: str | None = None) -> None:
     """Raise if a query fails or lacks a column, or if a table cannot be published or is one that is read.
 
-    `users` and `items` are the kinds of their ids, once these are known. Nothing is changed.
+    `users` and `items` are the types of their ids, once these are known. Nothing is changed.
     """
     item = items or "unknown"
     kinds = {"user": users or "unknown", "item": item, "similar_to": item}
@@ -41,7 +41,8 @@ def check_tables(job: Job, users: str | None = None, items: str | None = None) -
         if sink.table is None:
             continue
         file = database_file(sink.to)
-        if file is not None and not file.exists():  # opening it would create it
+        # Opening a database file that does not exist would create it.
+        if file is not None and not file.exists():
             continue
         names = check_place(sink.to, sink.table, sink.names, kinds, sink.columns)
         if any(reads_table(url, query, sink.to, names) for url in sources):
@@ -50,9 +51,9 @@ def check_tables(job: Job, users: str | None = None, items: str | None = None) -
 
 
 def rehearse(job: Job) -> list[str]:
-    """Check all of a job that can be checked without its events; return what could not be, in sentences.
+    """Check everything about a job that needs no events; return sentences about what could not be checked.
 
-    The tables of items and of features are read. A file of events may be missing only if its name has a day.
+    The item table and the features are read. A file of events may be missing only if its name has a day.
     """
     check_tables(job)
     reading, unchecked = job.source.reading, []
@@ -79,6 +80,27 @@ def rehearse(job: Job) -> list[str]:
     return [*unchecked, "the rows of the events: their ids, their times, and what the guard makes of them."]
 
 
+def steps(job: Job) -> list[str]:
+    """Return the steps of a run as lines of text, without reading or writing anything."""
+    source, guard, publish = job.source, job.guard, job.publish
+    names = ", ".join(redacted(name) for name in source.data)
+    lines = [f"read {names}" + (f" and add it to {publish.model}" if source.mode == "update" else "")]
+    if job.reads_since:
+        lines[0] += ", from {since} on, some time before the latest event of that model"
+    if source.items is not None:
+        by = "" if source.items_query is None else f" by items_query: {source.items_query}"
+        lines.append(f"read the table of items {redacted(source.items)}{by}")
+    lines += [
+        f"fit {job.build()!r} without {guard.heldout:.0%} of the users, and evaluate {guard.metric} on these",
+        f"refuse to publish if the guard finds a fault: {guard!r}",
+        f"fit to all users and write {publish.model}, and keep {publish.keep} earlier ones",
+    ]
+    for what, sink in job.sinks.items():
+        rules = [f"{name} = {value!r}" for name, value in sink.options.items()]
+        lines.append(", ".join([f"write {what} to {sink.where}, {sink.k} each", *rules]))
+    return [*lines, f"write {job.report}.json and {job.report}.html"]
+
+
 def _check_columns(table: Source, job: Job) -> None:
     """Raise if a table of events lacks a column that the job needs."""
     reading = job.source.reading
@@ -89,7 +111,7 @@ def _check_columns(table: Source, job: Job) -> None:
 
 
 def _table_of_items(job: Job) -> ItemTable | None:
-    """Return the table of items that the rules of a night would go by."""
+    """Return the item table that the rules of a night would use."""
     source = job.source
     if source.items is not None:
         item = source.reading.get("item") if source.items_query is None else None
@@ -105,7 +127,7 @@ def _table_of_items(job: Job) -> ItemTable | None:
 
 
 def _check_item_queries(job: Job) -> None:
-    """Raise if a query for items or features fails, or lacks a column of the items or of a rule."""
+    """Raise if a query for items or features fails, or lacks the column of items or a column of a rule."""
     source, recommendations = job.source, job.publish.recommendations
     if source.features is not None and source.features_query is not None:
         find_item(planned(source.features, source.features_query), None)
@@ -121,7 +143,7 @@ def _check_item_queries(job: Job) -> None:
 
 
 def check_rules(job: Job, catalogue: Catalogue) -> None:
-    """Raise if the rules of the recommendations do not fit the table of items."""
+    """Raise if the rules of the recommendations do not fit the item table."""
     if job.publish.recommendations is None:
         return
     question = job.publish.recommendations.question
@@ -136,7 +158,7 @@ def check_rules(job: Job, catalogue: Catalogue) -> None:
 
 
 def _columns_named(question: Question) -> list[tuple[str, str]]:
-    """Return the columns that the rules of a question name, each after the parameter that names it."""
+    """Return (parameter, column) for every column that the rules of a question name."""
     where = columns_of_sql(question.where) if isinstance(question.where, str) else question.where
     boosts = [
         (f'boost["{way}"]', name) for way, name in (question.boost or {}).items() if isinstance(name, str)

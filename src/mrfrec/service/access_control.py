@@ -1,4 +1,4 @@
-"""Who may ask: allowed hosts, keys, rates."""
+"""Who may send requests: allowed hosts, API keys, rates."""
 
 import base64
 import logging
@@ -14,15 +14,20 @@ from mrfrec.service.middleware import Message, RequestInfo
 from mrfrec.service.problems import ProblemError
 from mrfrec.service.settings import ServiceSettings
 
-_OPEN = {"/health", "/ready"}  # for load balancers, without a key and under any name
-_HOST = re.compile(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]*)?")  # a name or an address, and a port
-_ADDRESS = re.compile(r"[0-9.]+|\[[0-9a-f:.]+\]")  # an IP address: unlike a name, nobody else can own it
-_ONCE = (b"host", b"authorization", b"x-api-key")  # headers; of two, a proxy might have looked at the other
-# The address of a reload, of which only the name of the model may be encoded: a proxy that forbids reloads to
-# some must recognise it.
+# Load balancers ask for these paths without a key and under any host name.
+_OPEN = {"/health", "/ready"}
+# A name or an address, and perhaps a port.
+_HOST = re.compile(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]*)?")
+# Nobody can make an IP address point elsewhere, as the owner of a domain name can.
+_ADDRESS = re.compile(r"[0-9.]+|\[[0-9a-f:.]+\]")
+# If a request had one of these headers twice, a proxy might have checked the other one.
+_ONCE = (b"host", b"authorization", b"x-api-key")
+# In the address of a reload, only the name of the model may be percent-encoded: a proxy that forbids reloads
+# must recognise it.
 _RELOAD = re.compile(rb"[^%]*/v1/models/([^/%]|%(?!2[Ff]))+/reload")
-_MOST_LETTERS = 8000  # of a query string
-_MOST_CALLERS = 16_384  # remembered at once; the one that was silent for longest is forgotten first
+_MOST_LETTERS = 8000  # in a query string
+# Callers whose rate is remembered. The caller that was silent for longest is forgotten first.
+_MOST_CALLERS = 16_384
 _ROUNDING = 1e-6  # seconds
 
 _log = logging.getLogger("mrfrec.service")
@@ -33,13 +38,13 @@ class AccessControl:
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._file = settings.keys
-        self._keys = () if self._file is None else read_keys(self._file)  # at least one
+        self._keys = () if self._file is None else read_keys(self._file)
         self._rates = Rates(settings.rate) if settings.rate else None
         self._hosts = {host.lower() for host in settings.hosts}
         self._origins = set(settings.origins)
 
     def reload_keys(self) -> None:
-        """Read the keys again; the old ones stay if the file has none, or a bad line."""
+        """Read the keys again; keep the old ones if the file has no key or a bad line."""
         if self._file is not None:
             try:
                 self._keys = read_keys(self._file)
@@ -47,7 +52,7 @@ class AccessControl:
                 _log.error("the keys stay as they are: %s", error)
 
     def check(self, scope: Message, info: RequestInfo) -> None:
-        """Raise a `ProblemError` if the request is refused; note its key and what it may do."""
+        """Refuse a request by a `ProblemError`, or note its key and what it may do."""
         _check_headers(scope, info)
         host = info.headers.get(b"host", b"").decode("latin-1")
         if self._hosts and info.path not in _OPEN and _name_of(host) not in self._hosts:
@@ -68,10 +73,10 @@ class AccessControl:
                 raise ProblemError(429, "too many requests; see Retry-After.", headers)
 
     def _is_from_here(self, scope: Message, host: str, origin: bytes | None) -> bool:
-        """Return whether a request without a key may reload models.
+        """Return whether a request without a key comes from this host, and so may manage.
 
-        A page of another site must not send it: neither openly (`Origin`) nor by a domain name that the site
-        has made a name of this host (`Host`).
+        A page of another site must not send it, neither openly (`Origin`) nor through a domain name that the
+        site points at this host (`Host`).
         """
         name = _name_of(host)
         is_here = name in self._hosts or name == "localhost" or _ADDRESS.fullmatch(name) is not None
@@ -80,13 +85,13 @@ class AccessControl:
         return is_here and (page is None or page == own or page in self._origins - {"*"})
 
     def _check_key(self, info: RequestInfo) -> None:
-        """Find the key of a request, and whether it may manage."""
+        """Note the key of a request and whether it may manage, or refuse the request."""
         may_manage = True
         secret = info.headers.get(b"x-api-key")
         if secret is None:
             kind, _, secret = info.headers.get(b"authorization", b"").partition(b" ")
             if kind.lower() == b"basic":
-                # Browsers send this one on their own, also for a form of another site: it may only read.
+                # Browsers add this password to any request, also of another site: it may only read.
                 may_manage = False
                 try:
                     secret = base64.b64decode(secret, validate=True).partition(b":")[2]
@@ -96,7 +101,7 @@ class AccessControl:
                 secret = b""
         key = find_key(self._keys, secret.strip())
         if key is None:
-            # Browsers ask for a password if challenged by Basic: wanted on the page, not in the API.
+            # A browser asks for a password when challenged by Basic: right for the pages, wrong for the API.
             challenge = "Bearer" if info.path.startswith("/v1/") else "Basic"
             wrong = "this key is not known; one is needed" if secret.strip() else "a key is needed"
             raise ProblemError(
@@ -108,7 +113,7 @@ class AccessControl:
 
 
 def _check_headers(scope: Message, info: RequestInfo) -> None:
-    """Refuse a request that a proxy in front may have understood otherwise."""
+    """Refuse a request that a proxy in front may have understood differently."""
     if len(info.headers) < len(scope["headers"]):
         names = [name for name, _ in scope["headers"]]
         for name in _ONCE:
@@ -116,7 +121,8 @@ def _check_headers(scope: Message, info: RequestInfo) -> None:
                 raise ProblemError(400, f"a request must have only one header {name.decode()}.")
     if b"host" not in info.headers and scope["http_version"] == "1.1":
         raise ProblemError(400, "a request of HTTP/1.1 must have the header host.")
-    if not info.path.isprintable():  # a line break at its end would be passed over
+    # A regular expression would overlook a line break at the end of a path.
+    if not info.path.isprintable():
         raise ProblemError(400, "the address of a request must have no control characters.")
     raw = scope.get("raw_path")
     if info.path.endswith("/reload") and raw is not None and _RELOAD.fullmatch(raw) is None:
@@ -124,26 +130,27 @@ def _check_headers(scope: Message, info: RequestInfo) -> None:
 
 
 def _name_of(host: str) -> str:
-    """Return the name or address in a Host header, without the port; "" if the header is not valid."""
+    """Return the name or address in a Host header without its port, or "" for an invalid header."""
     match = _HOST.fullmatch(host.lower())
     return match[1] if match else ""
 
 
 class Rates:
-    """A token bucket for each caller: `rate` requests per second, and as many at once.
+    """A token bucket per caller: `rate` requests per second, and as many at once.
 
-    A bucket is stored as the time at which it will be full again. Each request moves that by 1/rate seconds
-    (the generic cell rate algorithm).
+    The generic cell rate algorithm: a bucket is stored as the time at which it will be full again, and every
+    request moves that time by 1/rate seconds.
     """
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._step = 1 / rate
-        self._most = (max(rate, 1.0) - 1) / rate  # seconds until a bucket is full that has one token
+        # Seconds until a bucket with one token is full.
+        self._most = (max(rate, 1.0) - 1) / rate
         self._full_at: OrderedDict[str, float] = OrderedDict()
 
     def wait(self, caller: str) -> float:
-        """Take a token and return 0, or return the seconds until there is one."""
+        """Take a token and return 0, or return the seconds until the next token."""
         now = self._clock()
         full_at = max(self._full_at.pop(caller, now), now)
         wait = full_at - now - self._most

@@ -1,9 +1,8 @@
 """The application: models, API and page, wrapped in middleware."""
 
 import asyncio
-import json
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from os import PathLike
 from pathlib import Path
@@ -18,7 +17,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from mrfrec import __version__
-from mrfrec.checks import shortened
 from mrfrec.errors import MrfrecError
 from mrfrec.io.atomic import file_path
 from mrfrec.service.access_control import AccessControl
@@ -26,7 +24,7 @@ from mrfrec.service.api import create_router
 from mrfrec.service.metrics import CONTENT_TYPE, Metrics, route_of
 from mrfrec.service.middleware import ProcessLoad, RequestLimits, RequestLog, info_of
 from mrfrec.service.page import create_pages, error_page
-from mrfrec.service.problems import ProblemError, busy
+from mrfrec.service.problems import ProblemError, busy, problem_of
 from mrfrec.service.queue import WorkQueue
 from mrfrec.service.schemas import Problem, Status
 from mrfrec.service.served import ServedModels
@@ -34,16 +32,6 @@ from mrfrec.service.settings import ServiceSettings
 
 _MOST_LOOKUPS = 16  # pages, and lookups of the API, that wait or are answered
 _MOST_SCRAPES = 4  # of the metrics, which wait or are under way
-_TYPES = (
-    "constrained-int",
-    "constrained-str",
-    "str",
-    "bool",
-    "float",
-    "Used",
-    "Condition",
-)  # in paths of errors
-
 _log = logging.getLogger("mrfrec.service")
 
 
@@ -149,7 +137,7 @@ def create_app(
         return Response(await scrapes.run_in_thread(metrics.render), media_type=CONTENT_TYPE)
 
     async def answer_error(request: Request, error: Exception) -> Response:
-        return error_response(request, _problem_of(request, error))
+        return error_response(request, problem_of(request, error))
 
     for kind in (ProblemError, MrfrecError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, answer_error)
@@ -190,69 +178,6 @@ def reload(app: FastAPI, every: bool = True) -> None:
     """
     app.state.models.follow(every)
     app.state.access.reload_keys()
-
-
-def _problem_of(request: Request, error: Exception) -> ProblemError:
-    """Return the problem to answer with, for an error of this service, of the model, or of FastAPI."""
-    if isinstance(error, ProblemError):
-        return error
-    if isinstance(error, RequestValidationError):
-        return ProblemError(422, _what_is_wrong(error.errors()))
-    if not isinstance(error, HTTPException):  # the model refuses a value
-        return ProblemError(422, str(error))
-    said = {404: "there is nothing at this address.", 405: f"{request.method} is not allowed here."}
-    detail = said.get(error.status_code, str(error.detail))
-    return ProblemError(error.status_code, detail, error.headers)
-
-
-def _what_is_wrong(errors: Sequence[Mapping[str, Any]]) -> str:
-    """Describe the error of a request that goes into most detail.
-
-    A value that may be of several types has an error for each, with the name of the type in its path.
-    """
-    deepest = max(errors, key=lambda error: (len(error["loc"]), not error["type"].endswith("_type")))
-    place = deepest["loc"]
-    unknown = deepest["type"] == "extra_forbidden"
-    words = {
-        "extra_forbidden": "no field of this name is known",
-        "missing": "must be given",
-        "too_short": "must have at least one entry",
-    }
-    rule = words.get(deepest["type"], deepest["msg"].rstrip("."))
-    if place[1:] == ("where",) and deepest["type"] == "dict_type":
-        rule = 'must be an object such as {"price": {"most": 5}}, not SQL'
-    if len(place) == 1:
-        return "the body must be a JSON object."
-    if place[1] in ("where", "boost") and len(place) > 3 and place[-1] in _TYPES:
-        place = place[:-1]
-        if deepest["type"].endswith("_type"):
-            rule = _rule_of_values(place)
-    elif place[-1] == "constrained-int" and not unknown:
-        place = place[:-1]
-        rule = "must be an id, an integer of 64 bits or a string"
-        if any(error["loc"] == (*place, "Used") for error in errors):
-            rule += ', or {"item": …, "value": …}'
-    types = {part for part in place[3:-1] if part in _TYPES or str(part).startswith("list[")}
-    path = [
-        *place[1:3],
-        *(part for part in place[3:-1] if part not in types),
-        *place[max(len(place) - 1, 3) :],
-    ]
-    value = None if unknown else deepest.get("input")
-    # A number of thousands of digits is not shown.
-    is_shown = isinstance(value, str) or (isinstance(value, int | float) and abs(value) < 2**64)
-    got = f"; got {shortened(json.dumps(value, ensure_ascii=False), 40)}" if is_shown else ""
-    return f"{'.'.join(map(str, path))}: {rule}{got}."
-
-
-def _rule_of_values(place: Sequence[Any]) -> str:
-    """Return what a value of a filter or of a boost must be, which may be of several types."""
-    if place[1] == "boost":
-        return 'must be the name of a column, or a list such as [{"item": "tea", "value": 0.2}]'
-    if place[-1] in ("least", "most", "above", "below"):
-        return "must be a number, a date or a time"
-    rule = "must be a text, a number, true or false"
-    return f'{rule}, a list of these, or a condition such as {{"least": 10}}' if len(place) == 3 else rule
 
 
 async def _follow(models: ServedModels, seconds: float) -> None:

@@ -4,11 +4,12 @@ import asyncio
 import gc
 import ipaddress
 import logging
+import os
 import signal
 import socket
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -20,7 +21,6 @@ from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import expanded
 from mrfrec.service.keys import read_keys
 from mrfrec.service.settings import ServiceSettings
-from mrfrec.service.supervision import keep_notifying, notify
 
 _log = logging.getLogger("mrfrec.service")
 
@@ -145,7 +145,7 @@ def _hear_signals(app: Any, server: Any, drain: float) -> None:
                 stop()
             return
         app.state.load.is_closing = True
-        notify("STOPPING=1")
+        _notify("STOPPING=1")
         _log.info("stopping: connections end in %g s", drain)
         loop.call_later(drain, stop)
 
@@ -153,8 +153,29 @@ def _hear_signals(app: Any, server: Any, drain: float) -> None:
     for number in _TO_STOP:
         loop.add_signal_handler(number, start_to_stop, number)
     start_reload(every=False)  # changes since the files were read, of which SIGHUP may have told
-    notify("READY=1")
-    keep_notifying(loop)
+    _notify("READY=1")
+    _keep_notifying(loop)
+
+
+def _notify(state: str) -> None:
+    """Send a state, such as READY=1, in one datagram."""
+    name = os.environ.get("NOTIFY_SOCKET", "")
+    if name:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending, suppress(OSError):
+            sending.setblocking(False)
+            sending.sendto(state.encode(), f"\0{name[1:]}" if name.startswith("@") else name)
+
+
+def _keep_notifying(loop: asyncio.AbstractEventLoop) -> None:
+    """Let an event loop send WATCHDOG=1, twice in the time after which systemd takes it for stuck."""
+    seconds = int(os.environ.get("WATCHDOG_USEC", "0")) / 2e6
+
+    def send() -> None:
+        _notify("WATCHDOG=1")
+        loop.call_later(seconds, send)
+
+    if seconds:
+        send()
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,18 +1,29 @@
-"""The page of a nightly job: what changed, a table of its runs and charts, in one file without scripts."""
+"""The report of a nightly job: its last runs as JSON, and as a page of tables and charts without scripts."""
 
+import json
+import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
+from pathlib import Path
 from string import Template
 from typing import Any
 
+from mrfrec.errors import DataError
 from mrfrec.evaluation.metrics import parse
+from mrfrec.io.atomic import writing
+from mrfrec.nightly.job import Job
 from mrfrec.shown import Report, Section
 
 Run = dict[str, Any]
 
-_SHOWN = 30  # runs
-_NUMBERS = {  # key of a run: name and format of what is compared and drawn
+_log = logging.getLogger("mrfrec.nightly")
+_RECENT = 7  # published runs that the size of new data is compared with
+_KEPT = 100  # runs in the report
+_SHOWN = 30  # runs on the page
+_NO_END = "the run did not end: its process was killed, or the machine stopped"
+# The numbers of a run that are compared and drawn: name and format by key.
+_NUMBERS = {
     "value": ("metric", ".4f"), "users": ("users", ",.0f"), "items": ("items", ",.0f"),
     "pairs": ("pairs", ",.0f"), "coverage": ("share of the items recommended", ".1%"),
     "seconds": ("seconds", ",.1f"),
@@ -43,7 +54,83 @@ $charts</div>
 </html>""")
 
 
-def page(title: str, runs: Sequence[Run]) -> str:
+class RunHistory:
+    """The runs of a job, the latest last, in REPORT.json and drawn in REPORT.html."""
+
+    def __init__(self, job: Job) -> None:
+        """Read the report of a job; it is empty before the first run."""
+        self.path = Path(f"{job.report}.json")
+        self._title = job.path.stem
+        self._samples = job.publish.samples
+        self._mode = job.publish.permissions or 0o600
+        self.runs: list[Run] = []
+        if self.path.exists():
+            try:
+                self.runs = list(json.loads(self.path.read_bytes())["runs"])
+                # Raise now, and not after a fit, if a new run cannot be shown beside these or compared.
+                _page(self._title, [*self.runs, *self.runs[-1:]])
+                _ = [1 / run[name] for run in self.recent for name in ("users", "items", "pairs")]
+                _ = [(dict(run.get("ids", {})), list(run.get("missed", []))) for run in self.recent]
+            except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
+                    RecursionError):  # fmt: skip
+                raise DataError(
+                    f"{self.path} is not the report of a nightly job. Without it, a new model cannot be "
+                    "compared with the last: restore it, or move it away to begin anew."
+                ) from None
+
+    @property
+    def recent(self) -> list[Run]:
+        """The last published runs, at most 7."""
+        return [run for run in self.runs if run["status"] == "published"][-_RECENT:]
+
+    @property
+    def last_published(self) -> Run | None:
+        """The run that new ones are compared with."""
+        return next(iter(self.recent[-1:]), None)
+
+    @property
+    def nights_since_measuring(self) -> int:
+        """The number of published runs from the last one that measured the parameters on."""
+        published = [run for run in self.runs if run["status"] == "published"]
+        nights = (night for night, run in enumerate(reversed(published), 1) if run.get("measured"))
+        return next(nights, len(published))
+
+    def begin(self, run: Run) -> None:
+        """Append a run that has started, so that the report has it even if it is killed.
+
+        Only one run is at work at a time, so an earlier run without an end was killed.
+        """
+        for past in self.runs:
+            if past["status"] == "started":
+                past |= {"status": "killed", "reasons": [_NO_END]}
+                _log.warning("%s: %s", past["started"], _NO_END)
+        self.runs.append(run)
+        self.write()
+
+    def settle(self, model: str) -> None:
+        """Note that a killed run was published after all, if the published model file has its hash."""
+        for past in self.runs:
+            if past["status"] == "killed" and past.get("model") == model:
+                past["status"] = "published"
+
+    def write(self) -> None:
+        """Write the report and its page. They always keep the last published run."""
+        last = self.last_published
+        latest = self.runs[-_KEPT:]
+        self.runs = latest if last is None or last in latest else [last, *latest]
+        sampled = [run for run in self.runs if "samples" in run]
+        # The histories of users are not kept for long.
+        for run in sampled[:-1] if self._samples else sampled:
+            del run["samples"]
+        content = json.dumps({"job": self._title, "runs": self.runs}, indent=2, ensure_ascii=False)
+        drawn = _page(self._title, self.runs)
+        for path, text in ((self.path, content), (self.path.with_suffix(".html"), drawn)):
+            # The files may quote rows and items of users, so only their owner may read them, by any umask.
+            with writing(path, mode=self._mode) as unfinished:
+                unfinished.write_text(text + "\n", encoding="utf-8")
+
+
+def _page(title: str, runs: Sequence[Run]) -> str:
     """Return the page of these runs, the latest last."""
     drawn = runs[-_SHOWN:]
     at_work = runs[-1] if runs[-1]["status"] == "started" else None
@@ -69,7 +156,7 @@ def page(title: str, runs: Sequence[Run]) -> str:
 
 
 def _changes(runs: Sequence[Run]) -> tuple[list[Section], list[str]]:
-    """Compare the last run that has read its data with the published run before it: a table, and lines."""
+    """Compare the last run that has read its data with the published run before it, in a table and lines."""
     place = max((place for place, run in enumerate(runs) if "users" in run), default=0)
     now = runs[place]
     before = next((run for run in reversed(runs[:place]) if run["status"] == "published"), None)
@@ -148,7 +235,8 @@ def _chart(key: str, runs: Sequence[Run]) -> str:
     """Draw a number of two or more runs over their dates, and the limits of the guard as dashed lines."""
     name, form = _NUMBERS[key]
     points = [(_date(run).timestamp(), x, run) for run in runs if (x := _number(run, key)) is not None]
-    if key == "value" and points:  # there may have been another metric before
+    # Earlier runs may have had another metric.
+    if key == "value" and points:
         name = points[-1][2]["metric"]
         points = [each for each in points if each[2]["metric"] == name]
     if len(points) < 2:
