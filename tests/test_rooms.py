@@ -221,7 +221,7 @@ def test_nothing_prints_pickles_sets_up_logging_or_reads_the_environment() -> No
             r"(?<![.\w])print\(|import pickle|basicConfig|os\.environ|getenv", path.read_text()
         )
         # The variables of systemd are its protocol.
-        assert found == (["os.environ"] * 2 if name == "service/supervision.py" else []), name
+        assert found == (["os.environ"] * 2 if name == "service/server.py" else []), name
 
 
 def test_public_names_are_sorted_and_exist() -> None:
