@@ -315,9 +315,9 @@ async def _swaps(folder: Path, history: list[int], wanted: dict[str, Any], count
                     found[f"status {answer.status_code}"] += 1
                     continue
                 body = answer.json()
-                fingerprint = body["model"]["fingerprint"]
-                same = [(row["item"], row["score"]) for row in body["items"]] == wanted[fingerprint]
-                agrees = fingerprint in answer.headers["mrfrec-model"]
+                file_hash = body["model"]["file_hash"]
+                same = [(row["item"], row["score"]) for row in body["items"]] == wanted[file_hash]
+                agrees = file_hash in answer.headers["mrfrec-model"]
                 found["answers of one model" if same and agrees else "MIXED"] += 1
 
     tasks = [asyncio.create_task(asking()) for _ in range(4)]

@@ -87,9 +87,9 @@ def test_keys_roles_metrics_links_and_hot_swaps_are_the_same_under_a_prefix(
             assert 'action="/recs/search"' in text
             assert [link for link in _links(text) if not link.startswith(("/recs/", "#"))] == []
         assert client.get("/v1/none").headers["content-type"] == "application/problem+json"
-        before_swap = client.get("/v1/models/shop").json()["fingerprint"]
+        before_swap = client.get("/v1/models/shop").json()["file_hash"]
         save_shop(tmp_path / "new.mrf", l2=50.0).replace(model)
-        eventually(lambda: client.get("/v1/models/shop").json()["fingerprint"] != before_swap)
+        eventually(lambda: client.get("/v1/models/shop").json()["file_hash"] != before_swap)
 
 
 def _links(page: str) -> list[str]:

@@ -27,7 +27,7 @@ HOME_OF = {
     "threadpoolctl": {"engines/local.py"},
     "narwhals": rooms("io", "sources frames") | {"shown.py"},
     "safetensors": {"io/artifact.py"},
-    "pyarrow": rooms("io", "queries text"),
+    "pyarrow": rooms("io", "databases text"),
     "adbc_driver_postgresql": {"io/databases.py"},
     "sqlite3": {"io/databases.py"},
     "typer": rooms("cli", "app data demo derived fitting inspecting options recommending serving"),
@@ -43,7 +43,7 @@ HOME_OF = {
     "prometheus_client": {"service/metrics.py"},
     "matplotlib": {"figures.py"} | rooms("evaluation", "protocol tuning") | {"models/recommender.py"},
     "sklearn": {"models/parameters.py"},  # which calls this itself
-    "rapidfuzz": {"data/search.py"},
+    "rapidfuzz": {"data/catalogue.py"},
     "IPython": {"bars.py"},  # where it runs in a notebook, which has it
     "rich": {"bars.py", "shown.py", "cli/show.py"},
 }

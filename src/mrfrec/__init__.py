@@ -19,9 +19,9 @@ from mrfrec.errors import *  # noqa: F403
 if TYPE_CHECKING:
     from mrfrec import datasets, evaluation, extending, models, nightly, service, testing
     from mrfrec.data.interactions import Interactions
+    from mrfrec.io.atomic import locked
     from mrfrec.io.features import read_item_features
     from mrfrec.io.item_table import read_item_table
-    from mrfrec.io.locks import locked
     from mrfrec.io.tables import read_interactions
     from mrfrec.models.compiling import compile_ahead
     from mrfrec.models.mrf.model import MRF
@@ -59,7 +59,7 @@ _HOMES = {
     "Recommender": "models.recommender",
     "compile_ahead": "models.compiling",
     "load": "models.registry",
-    "locked": "io.locks",
+    "locked": "io.atomic",
     "register": "models.registry",
     "read_interactions": "io.tables",
     "read_item_features": "io.features",

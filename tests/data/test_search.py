@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrfrec.data.catalogue import Catalogue
+from mrfrec.data.catalogue import Catalogue, NameIndex
 from mrfrec.data.ids import Ids, Texts
-from mrfrec.data.search import NameIndex
 
 
 def catalogue(

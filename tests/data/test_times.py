@@ -7,8 +7,8 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec import Interactions, MrfrecError, MrfrecWarning, ParameterError
-from mrfrec.data.features import Encoding, ItemFeatures
 from mrfrec.data.ids import Ids, Texts
+from mrfrec.data.item_table import Encoding, ItemFeatures
 from mrfrec.evaluation.splits import by_hash
 from mrfrec.models import Popularity
 

@@ -332,14 +332,14 @@ def test_files_of_another_format_are_refused_by_its_number(
             read(path)
 
 
-# ── well sealed, and still not a model ────────────────────────────────────────────────────────────
+# ── rightly hashed, and still not a model ──────────────────────────────────────────────────────────
 
 
 Change = Callable[[Arrays, dict[str, Any]], object]
 
 
 def rewrite(content: bytes, path: Path, change: Change) -> None:
-    """Other arrays or facts in a file whose checksums and seal are right."""
+    """Other arrays or facts in a file whose checksums and file hash are right."""
     path.write_bytes(content)
     facts, stored = open_file(path)
     arrays = {name: each.read().copy() for name, each in stored.items()}
@@ -424,11 +424,11 @@ def test_facts_that_are_not_those_of_a_model_are_refused(
 
 
 def reseal(content: bytes, path: Path, change: Callable[[dict[str, str]], object]) -> None:
-    """A file with another, well sealed metadata."""
+    """A file with other metadata and a file hash that fits."""
     length = header_length(content)
     header = json.loads(content[8 : 8 + length])
     change(header["__metadata__"])
-    header["__metadata__"]["seal"] = artifact._seal(header["__metadata__"])
+    header["__metadata__"]["file_hash"] = artifact._file_hash(header["__metadata__"])
     encoded = json.dumps(header).encode()
     path.write_bytes(len(encoded).to_bytes(8, "little") + encoded + content[8 + length :])
 

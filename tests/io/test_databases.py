@@ -26,8 +26,7 @@ from mrfrec import MRF, load, read_interactions
 from mrfrec.cli.app import run as run_command
 from mrfrec.errors import DataError, MissingLibraryError, ParameterError
 from mrfrec.io import batches, databases, queries
-from mrfrec.io.databases import connect, redacted
-from mrfrec.io.queries import open_query
+from mrfrec.io.databases import connect, open_query, redacted
 
 from queries import execute, fetch
 from servers import eventually

@@ -21,8 +21,8 @@ from mrfrec.core import new_items
 from mrfrec.core.fitting import sizes_of
 from mrfrec.core.lanczos import sample
 from mrfrec.core.plan import Settings
-from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Ids, Texts
+from mrfrec.data.item_table import ItemFeatures
 from mrfrec.engines.local import LocalEngine
 from mrfrec.errors import MrfrecWarning
 from mrfrec.io.features import read_more_features

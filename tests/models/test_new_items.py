@@ -16,8 +16,8 @@ from mrfrec import MRF, Interactions
 from mrfrec.answers.reasons import explanation
 from mrfrec.core import new_items
 from mrfrec.core.rows import DenseRows, Rows
-from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Ids, Texts
+from mrfrec.data.item_table import ItemFeatures
 from mrfrec.engines.local import LocalEngine
 from mrfrec.models.mrf.new_items import with_new_items
 from mrfrec.models.mrf.scoring import sampled_histories

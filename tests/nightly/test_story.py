@@ -91,11 +91,11 @@ def answers(client: httpx.Client) -> bool:
     return False
 
 
-def fingerprint(client: httpx.Client) -> str:
+def file_hash(client: httpx.Client) -> str:
     """Return that of the model which answers."""
     answer = client.post("/v1/recommend", json={"history": ["i1", "i2"]})
     assert answer.status_code == 200, answer.text
-    return str(answer.json()["model"]["fingerprint"])
+    return str(answer.json()["model"]["file_hash"])
 
 
 def metric(client: httpx.Client, name: str) -> float:
@@ -208,11 +208,11 @@ def test_five_nights_of_a_shop(tmp_path: Path, postgres: str, caplog: pytest.Log
         assert fetch(postgres, "select count(distinct user_id) from recs where user_id <= 100") == [(100,)]
         # Somebody restores the model by cp, and the disk is full: the service answers as before, and says so.
         whole = (tmp_path / "shop.mrf").read_bytes()
-        eventually(lambda: fingerprint(client) == record["model"][:16])
+        eventually(lambda: file_hash(client) == record["model"][:16])
         (tmp_path / "shop.mrf").write_bytes(whole[:-9999])
         eventually(lambda: client.get("/ready").json()["stale"] == {"shop": "changed in place"})
         assert metric(client, "mrfrec_model_stale") == 1
-        assert fingerprint(client) == record["model"][:16]
+        assert file_hash(client) == record["model"][:16]
         (tmp_path / "new.mrf").write_bytes(whole)
         (tmp_path / "new.mrf").replace(tmp_path / "shop.mrf")
         eventually(lambda: client.get("/ready").json()["stale"] == {})

@@ -417,8 +417,8 @@ def test_metrics_count_what_happened(shop: Path, tmp_path: Path) -> None:
     assert found['mrfrec_history_items_total{model="shop"}'] == 6
     assert found['mrfrec_unknown_items_total{model="shop"}'] == 3
     assert found['mrfrec_reload_failures_total{model="shop"}'] == 1
-    fingerprint = answer["model"]["fingerprint"]
-    assert found[f'mrfrec_model_info{{fingerprint="{fingerprint}",model="shop"}}'] == 1
+    file_hash = answer["model"]["file_hash"]
+    assert found[f'mrfrec_model_info{{file_hash="{file_hash}",model="shop"}}'] == 1
     assert 0 <= found['mrfrec_model_age_seconds{model="shop"}'] < 600
     assert found["mrfrec_queue"] == 0
     assert any(name.startswith('mrfrec_build_info{python="') for name in found)

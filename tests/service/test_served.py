@@ -87,7 +87,7 @@ def test_replaced_file_answers_and_a_damaged_one_does_not(
     replace_by(path, files["b"])
     models.follow()
     second = models.choose("m").served
-    assert second.fingerprint != first.fingerprint
+    assert second.file_hash != first.file_hash
     content = bytearray(files["a"].read_bytes())
     content[-5] ^= 255
     path.with_name("bad").write_bytes(content)
@@ -110,7 +110,7 @@ def test_replaced_file_answers_and_a_damaged_one_does_not(
     replace_by(path, files["a"])
     models.follow()
     third = models.choose("m").served
-    assert third.fingerprint == first.fingerprint
+    assert third.file_hash == first.file_hash
     assert len(failures) == 3
     assert rows_for(first.model, history=[1]) == rows_for(third.model, history=[1])  # still answers
 
@@ -173,7 +173,7 @@ def test_file_changed_in_place_changes_no_answer_and_is_told(
     models.follow()
     assert "its file was changed in place" in caplog.text
     after = models.choose("m").served
-    assert (after.fingerprint != before.fingerprint) is (content == "other")
+    assert (after.file_hash != before.file_hash) is (content == "other")
     assert models.stale == ({} if content == "other" else {"m": "changed in place"})
     assert rows_for(before.model, history=[1, 2], k=20) == answers
 
@@ -204,7 +204,7 @@ def test_reload_that_failed_for_a_passing_reason_is_tried_again_with_growing_pau
     assert models.stale == {"m": "cannot be opened"}
     now += 300
     models.follow()
-    assert models.choose("m").served.fingerprint != first.fingerprint
+    assert models.choose("m").served.file_hash != first.file_hash
     assert not models.stale
 
 
@@ -212,6 +212,6 @@ def test_folder_of_copies_that_was_tidied_away_is_made_again(files: dict[str, Pa
     models = ServedModels({"m": path}, copies=path.parent / "copies")
     shutil.rmtree(path.parent / "copies")
     replace_by(path, files["b"])
-    before = models.choose("m").served.fingerprint
+    before = models.choose("m").served.file_hash
     models.follow()
-    assert models.choose("m").served.fingerprint != before
+    assert models.choose("m").served.file_hash != before

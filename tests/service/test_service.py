@@ -41,7 +41,7 @@ def test_recommendations_are_those_of_the_model(
     assert [[row[name] for name in names] for row in items] == [
         pytest.approx(list(row)) for row in wanted.select(names).rows()
     ]
-    assert found.headers["mrfrec-model"] == f"shop; {found.json()['model']['fingerprint']}"
+    assert found.headers["mrfrec-model"] == f"shop; {found.json()['model']['file_hash']}"
     for row in items:
         parts = client.post("/v1/explain", json={**asked, "item": row["item"]}).json()["contributions"]
         base = [part["contribution"] for part in parts if part["item"] is None]

@@ -161,8 +161,8 @@ def test_models_are_exchanged_under_load_without_a_failed_or_mixed_answer(tmp_pa
         (tmp_path / "new").write_bytes(content)
         (tmp_path / "new").replace(file)
 
-    def wait_for(fingerprint: str) -> None:
-        eventually(lambda: client.get("/v1/models/shop").json()["fingerprint"] == fingerprint)
+    def wait_for(file_hash: str) -> None:
+        eventually(lambda: client.get("/v1/models/shop").json()["file_hash"] == file_hash)
 
     put(kinds[0])
     stop, seen = Event(), set[str]()
@@ -174,10 +174,10 @@ def test_models_are_exchanged_under_load_without_a_failed_or_mixed_answer(tmp_pa
         while not stop.is_set():
             found = client.post("/v1/recommend", json=ASK)
             assert found.status_code == 200, found.text
-            fingerprint = found.json()["model"]["fingerprint"]
-            assert found.headers["mrfrec-model"] == f"shop; {fingerprint}"
-            assert [(row["item"], row["score"]) for row in found.json()["items"]] == wanted[fingerprint]
-            seen.add(fingerprint)
+            file_hash = found.json()["model"]["file_hash"]
+            assert found.headers["mrfrec-model"] == f"shop; {file_hash}"
+            assert [(row["item"], row["score"]) for row in found.json()["items"]] == wanted[file_hash]
+            seen.add(file_hash)
             count += 1
         return count
 
@@ -193,11 +193,11 @@ def test_models_are_exchanged_under_load_without_a_failed_or_mixed_answer(tmp_pa
             for number in range(1, 31):
                 if number % 10 == 0:
                     put(b"nonsense" if number % 20 else kinds[0][:-100])
-                    before = client.get("/v1/models/shop").json()["fingerprint"]
+                    before = client.get("/v1/models/shop").json()["file_hash"]
                     refused = client.post("/v1/models/shop/reload")
                     assert refused.status_code == 422
                     assert str(tmp_path) not in refused.text
-                    assert client.get("/v1/models/shop").json()["fingerprint"] == before
+                    assert client.get("/v1/models/shop").json()["file_hash"] == before
                 put(kinds[number % 2])
                 if number % 3:
                     assert client.post("/v1/models/shop/reload").status_code == 200
@@ -324,7 +324,7 @@ def test_file_overwritten_in_place_under_load_ends_nothing_and_mixes_no_answers(
                 found = client.post("/v1/recommend", json=ASK)
                 assert found.status_code == 200, found.text
                 answer = found.json()
-                seen.add((answer["model"]["fingerprint"], str(answer["items"])))
+                seen.add((answer["model"]["file_hash"], str(answer["items"])))
                 count += 1
         return count
 
@@ -353,7 +353,7 @@ def test_file_overwritten_in_place_under_load_ends_nothing_and_mixes_no_answers(
         assert sum(each.result() for each in asking) > 100
         assert len([*copies.iterdir()]) == 1
         assert service.stop() == 0
-    assert len(seen) == len({fingerprint for fingerprint, _ in seen}) == 2
+    assert len(seen) == len({file_hash for file_hash, _ in seen}) == 2
     assert not [*copies.iterdir()]
 
 

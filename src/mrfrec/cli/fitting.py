@@ -25,11 +25,9 @@ from mrfrec.cli.options import (
 )
 from mrfrec.cli.show import check_output, progress_bar
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.artifact import open_file
-from mrfrec.io.atomic import expanded
-from mrfrec.io.erasures import read_erasures
+from mrfrec.io.artifact import open_file, read_erasures
+from mrfrec.io.atomic import WAIT, expanded, locked
 from mrfrec.io.item_table import read_item_table
-from mrfrec.io.locks import WAIT, locked
 from mrfrec.io.sources import SUFFIXES
 from mrfrec.io.tables import RowsBefore, read_events
 from mrfrec.models.mrf.model import MRF

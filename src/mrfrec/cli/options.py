@@ -8,7 +8,7 @@ from typer import Argument
 
 from mrfrec.answers.question import Question
 from mrfrec.cli.derived import Derived
-from mrfrec.data.features import ItemFeatures
+from mrfrec.data.item_table import ItemFeatures
 from mrfrec.data.reading_options import RULES
 from mrfrec.errors import ParameterError
 from mrfrec.io.features import read_item_features

@@ -14,7 +14,7 @@ from mrfrec.cli import note
 from mrfrec.cli.derived import parse_weights
 from mrfrec.cli.options import ServedSettings
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.locks import WAIT
+from mrfrec.io.atomic import WAIT
 from mrfrec.service.keys import new_key as new_api_key
 from mrfrec.service.log import lines_in_thread
 from mrfrec.service.server import serve as run

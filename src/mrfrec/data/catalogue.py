@@ -1,21 +1,173 @@
-"""The items of a model with their titles, popularity and features, and the users it was trained on."""
+"""The items of a model: titles, popularity, features, and the search for an item by id or title."""
 
+import re
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
+from unicodedata import combining, normalize
 
 import numpy as np
 import numpy.typing as npt
 
 from mrfrec.checks import counted, shortened
 from mrfrec.core.rows import Rows
-from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Id, Ids, Texts, positions_in
-from mrfrec.data.item_table import ItemTable
-from mrfrec.data.provenance import Origin
-from mrfrec.data.search import NameIndex
+from mrfrec.data.item_table import ItemFeatures, ItemTable
+from mrfrec.data.pairs import Origin
 from mrfrec.errors import DataError
+
+# Bounds on the work for one search.
+_MOST_WORDS = 10  # of the text
+_MOST_CANDIDATES = (
+    5_000  # most popular items with the rarest word, among which the other words are looked for
+)
+_MOST_SPELLINGS = 3  # that are tried for a misspelt word
+_LEAST_SIMILARITY = 60  # percent, of a misspelt word and the right one
+_WORD = re.compile(r"[^\W_]+(?:(?:\+\+|#)(?!\w))?")  # C, C++ and C# are three words
+
+Lines = npt.NDArray[np.int32]
+
+
+class NameIndex:
+    """An index of the words in the ids (if these are text) and titles of items.
+
+    Items are numbered by popularity, so that the first of several matches are the most popular ones.
+    Capitals, accents and punctuation do not count. Each part of the index is built when it is first needed.
+    """
+
+    def __init__(self, items: Ids, titles: Texts | None, by_popularity: npt.NDArray[np.int32]) -> None:
+        self._columns = [names for names in (items if items.is_text else None, titles) if names is not None]
+        self._items = np.argsort(by_popularity)
+
+    def search(self, text: str, k: int) -> list[int]:
+        """Return up to k items by position: whole names first, then beginnings, then those with all words.
+
+        Words may be in any order, and each may be only the beginning of a word. Of equal matches the most
+        popular item comes first. If nothing matches, unknown words are replaced by those spelt most like
+        them.
+        """
+        words = words_of(text).split()[:_MOST_WORDS]
+        lines = self._matching(words, k)
+        if not lines and words and self._index[0]:
+            frequencies = {word: self._frequency(word) for word in words}
+            rarest = sorted(words, key=lambda word: frequencies[word])[:2]
+            unknown = [word for word in rarest if not frequencies[word]] or rarest[:1]
+            spellings = {word: self._nearest(word) for word in unknown}
+            for attempt in range(_MOST_SPELLINGS):
+                tried = [spellings.get(word, [])[attempt : attempt + 1] or [word] for word in words]
+                lines = lines or self._matching([word for (word,) in tried], k)
+        return [int(self._items[line]) for line in lines]
+
+    def exact(self, text: str) -> list[int]:
+        """Return the items, by position, whose name has the words of the text and no others."""
+        names, lines = self._names
+        key = words_of(text)
+        first = bisect_left(names, key)
+        last = bisect_left(names, key + "\0", first)
+        return [int(self._items[line]) for line in sorted({*lines[first:last].tolist()})]
+
+    # ── the index ─────────────────────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        """The words of each item's names, with a space around each and a tab between names."""
+        columns = [list(names) for names in self._columns]
+        return [
+            "\t".join(f" {words_of(str(column[i]))} " for column in columns) for i in self._items.tolist()
+        ]
+
+    @cached_property
+    def _names(self) -> tuple[list[str], Lines]:
+        """All names in alphabetical order, and the item of each."""
+        pairs = [(name[1:-1], line) for line, names in enumerate(self._lines) for name in names.split("\t")]
+        pairs.sort()
+        return [name for name, _ in pairs], np.array([line for _, line in pairs], np.int32)
+
+    @cached_property
+    def _index(self) -> tuple[list[str], npt.NDArray[np.int64], Lines]:
+        """All words in alphabetical order, where the items of each begin, and the items."""
+        numbers: dict[str, int] = {}
+        tokens: list[int] = []
+        owners: list[int] = []
+        for line, names in enumerate(self._lines):
+            for word in {*names.split()}:
+                tokens.append(numbers.setdefault(word, len(numbers)))
+                owners.append(line)
+        vocabulary = sorted(numbers)
+        place = np.empty(len(numbers), np.int64)
+        place[[numbers[word] for word in vocabulary]] = np.arange(len(numbers))
+        token = place[np.array(tokens, np.int64)]
+        order = np.argsort(token, kind="stable")  # the items of a word stay in the order of popularity
+        ptr = np.searchsorted(token[order], np.arange(len(numbers) + 1))
+        return vocabulary, ptr, np.array(owners, np.int32)[order]
+
+    # ── matching ──────────────────────────────────────────────────────────────────────────────────
+
+    def _matching(self, words: list[str], k: int) -> list[int]:
+        """Return the lines of matching items, by popularity within each kind of match."""
+        if not words:
+            return []
+        names, lines = self._names
+        phrase = " ".join(words)
+        first = bisect_left(names, phrase)
+        matches = np.unique(lines[first : bisect_left(names, phrase + "\0", first)])[:k].tolist()
+        if len(matches) < k:
+            matches += _lowest(
+                lines[first : bisect_left(names, phrase + "\U0010ffff", first)], k + len(matches)
+            )
+        if len(dict.fromkeys(matches)) < k:
+            candidates = self._with_beginning(words)
+            with_all = [x for x in candidates if all(f" {word}" in self._lines[x] for word in words)]
+            matches += sorted(with_all, key=lambda line: (phrase not in self._lines[line], line))
+        return list(dict.fromkeys(matches))[:k]
+
+    def _with_beginning(self, words: list[str]) -> list[int]:
+        """Return the most popular items that have a word with the rarest of these beginnings."""
+        vocabulary, ptr, lines = self._index
+        firsts = [bisect_left(vocabulary, word) for word in words]
+        lasts = [bisect_left(vocabulary, word + "\U0010ffff") for word in words]
+        spans = [slice(int(ptr[a]), int(ptr[b])) for a, b in zip(firsts, lasts, strict=True)]
+        return _lowest(lines[min(spans, key=lambda span: span.stop - span.start)], _MOST_CANDIDATES)
+
+    def _frequency(self, word: str) -> int:
+        vocabulary, ptr, _ = self._index
+        place = bisect_left(vocabulary, word)
+        known = place < len(vocabulary) and vocabulary[place] == word
+        return int(ptr[place + 1] - ptr[place]) if known else 0
+
+    def _nearest(self, word: str) -> list[str]:
+        """Return the indexed words that are spelt most like this one; of equals, the more frequent first."""
+        from rapidfuzz import fuzz, process
+
+        vocabulary, ptr, _ = self._index
+        similar = process.extract(
+            word, vocabulary, scorer=fuzz.ratio, processor=None, score_cutoff=_LEAST_SIMILARITY, limit=None
+        )
+        ranked = [
+            (-ratio, int(ptr[place] - ptr[place + 1]), other)
+            for other, ratio, place in similar
+            if other != word
+        ]
+        return [other for _, _, other in sorted(ranked)[:_MOST_SPELLINGS]]
+
+
+def _lowest(lines: Lines, most: int) -> list[int]:
+    """Return the lines among the `most` lowest numbers, each once, ascending."""
+    some = lines if len(lines) <= most else np.partition(lines, most - 1)[:most]
+    lowest: list[int] = np.unique(some).tolist()
+    return lowest
+
+
+def words_of(text: str) -> str:
+    """Return the words of a text without capitals, accents and punctuation; a text without words as it is."""
+    if text.isascii():
+        folded = text.lower()
+    else:
+        folded = "".join(c for c in normalize("NFKD", text.casefold()) if not combining(c))
+    return " ".join(_WORD.findall(folded)) or " ".join(folded.split())
+
 
 Columns = dict[str, Any]
 _NAMED_FEATURES = 3  # of those that two items have in common

@@ -13,6 +13,7 @@ from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from mrfrec.errors import DataError, ParameterError
 
@@ -30,6 +31,12 @@ _SPACES = dict.fromkeys(map(ord, "\u00a0\u2007\u202f"), " ") | dict.fromkeys(map
 def cleaned(text: str) -> str:
     """Return a text as an id: in NFC, with plain spaces, without zero-width ones and blanks around it."""
     return text.strip() if text.isascii() else unicodedata.normalize("NFC", text).translate(_SPACES).strip()
+
+
+def cleaned_ids(ids: pl.Series) -> pl.Series:
+    """Return texts as ids; the rule is that of `cleaned`."""
+    odd = ids.filter(ids.str.contains(r"^[\s\x1c-\x1f]|[\s\x1c-\x1f]$|[^\x00-\x7f]")).unique()
+    return ids.replace(odd, [cleaned(text) for text in odd]) if len(odd) else ids
 
 
 class Texts(Sequence[str]):

@@ -16,12 +16,10 @@ import scipy.sparse as sp
 from mrfrec.checks import check_count, check_flag, counted, in_words
 from mrfrec.data.catalogue import DataSize
 from mrfrec.data.erasures import Erasures
-from mrfrec.data.features import ItemFeatures
 from mrfrec.data.heldout import only_entries
 from mrfrec.data.ids import Id, Ids, Places, Texts
-from mrfrec.data.item_table import ItemTable
-from mrfrec.data.notes import DataNote
-from mrfrec.data.provenance import Origin
+from mrfrec.data.item_table import ItemFeatures, ItemTable
+from mrfrec.data.pairs import DataNote, Origin
 from mrfrec.data.times import Times, note_on_future, times_of_pairs
 from mrfrec.errors import DataError
 from mrfrec.shown import Report, Section

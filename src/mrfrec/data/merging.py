@@ -17,9 +17,7 @@ from mrfrec.data.erasures import NEVER, Erasures, are_erased, text_of
 from mrfrec.data.heldout import only_entries
 from mrfrec.data.ids import Ids, Texts, first_titles
 from mrfrec.data.interactions import Interactions, keep_pairs
-from mrfrec.data.notes import DataNote
-from mrfrec.data.pairs import combine, last_times
-from mrfrec.data.provenance import Origin, Sums
+from mrfrec.data.pairs import DataNote, Origin, Sums, combine, last_times
 from mrfrec.errors import DataError
 
 

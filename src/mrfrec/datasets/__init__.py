@@ -4,8 +4,8 @@ from pathlib import Path
 
 import polars as pl
 
-from mrfrec.data.features import ItemFeatures
 from mrfrec.data.interactions import Interactions
+from mrfrec.data.item_table import ItemFeatures
 from mrfrec.errors import ParameterError
 from mrfrec.io.features import read_item_features
 from mrfrec.io.tables import read_interactions

@@ -14,11 +14,10 @@ import scipy.sparse as sp
 
 from mrfrec.checks import check_number, check_seed, counted
 from mrfrec.data.catalogue import DataSize
-from mrfrec.data.features import ItemFeatures
 from mrfrec.data.heldout import only_entries
 from mrfrec.data.ids import Ids
 from mrfrec.data.interactions import Interactions
-from mrfrec.data.item_table import ItemTable
+from mrfrec.data.item_table import ItemFeatures, ItemTable
 from mrfrec.data.times import as_moments
 from mrfrec.errors import DataError
 

@@ -19,16 +19,14 @@ from mrfrec.checks import check_flag
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, DataSize, Training
 from mrfrec.data.erasures import Erasures
-from mrfrec.data.features import Encoding, ItemFeatures
 from mrfrec.data.ids import Ids, Texts
-from mrfrec.data.item_table import COLUMN_KINDS, ItemTable
-from mrfrec.data.provenance import Origin
+from mrfrec.data.item_table import COLUMN_KINDS, Encoding, ItemFeatures, ItemTable
+from mrfrec.data.pairs import Origin
 from mrfrec.data.reading_options import RULES
 from mrfrec.errors import ModelFileError, ParameterError
 from mrfrec.fitted.state import FittedState, Learned
-from mrfrec.io.artifact import Stored, StoredArrays, open_file, write_file
+from mrfrec.io.artifact import Stored, StoredArrays, open_file, read_erasures, write_file
 from mrfrec.io.atomic import file_path
-from mrfrec.io.erasures import read_erasures
 
 _DATA_TYPES = {"users": int, "items": int, "pairs": int, "binary": bool, "fingerprint": str}
 _LIBRARIES = ("pandas", "pyarrow")  # whose name a file keeps; polars needs none
@@ -43,11 +41,11 @@ def save(
     include_histories: bool,
     notes: Mapping[str, Any] | None,
     mode: int | None,
-    seals: Collection[str] | None,
+    file_hashes: Collection[str] | None,
 ) -> str:
-    """Write a fitted state to one file, and return the seal of the file; see `Recommender.save`.
+    """Write a fitted state to one file, and return the file hash; see `Recommender.save`.
 
-    An old file is replaced only if it has one of the `seals`; None replaces any.
+    An old file is replaced only if it has one of the `file_hashes`; None replaces any.
     """
     catalogue = fitted.catalogue
     check_flag("include_histories", include_histories)
@@ -85,7 +83,7 @@ def save(
         "state": state,
         "histories": include_histories,
     }
-    return write_file(path, arrays, facts, mode=mode, seals=seals)
+    return write_file(path, arrays, facts, mode=mode, file_hashes=file_hashes)
 
 
 def names_of(path: "str | PathLike[str]") -> set[Path]:
@@ -162,11 +160,11 @@ def read_fitted(
         columns={str(role): str(name) for role, name in columns.items()},
         library=frames if (frames := facts.get("frames")) in _LIBRARIES else None,
         source=source,
-        stored_fingerprint=data["fingerprint"],
+        _fingerprint=data["fingerprint"],
         notes=dict(facts.get("notes", {})),
         erased=Erasures.of_facts(facts.get("erased", {})),
         beside=beside,
-        file_hash=arrays.seal,
+        file_hash=arrays.file_hash,
     )
 
 

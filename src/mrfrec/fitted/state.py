@@ -19,9 +19,9 @@ from mrfrec.core.plan import Plan
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, DataSize, Training
 from mrfrec.data.erasures import Erasures
-from mrfrec.data.features import ItemFeatures
 from mrfrec.data.interactions import Interactions
-from mrfrec.data.provenance import Origin, rules_of_matrix
+from mrfrec.data.item_table import ItemFeatures
+from mrfrec.data.pairs import Origin, rules_of_matrix
 from mrfrec.errors import DataError
 from mrfrec.fitted.measured import Measured, as_parameter
 from mrfrec.fitted.scorers import Base, Scorer, Ties, novelty_factors
@@ -108,7 +108,7 @@ class FittedState:
     rules: Mapping[str, Any]  # by which the training data was read, and further tables are
     # The data of a fit; or a function that reads the training users of a file; or None if a file has none.
     source: Interactions | Callable[[], Training] | None
-    stored_fingerprint: str = ""  # of the data of a model that was loaded
+    _fingerprint: str = field(default="", repr=False)  # the fingerprint that a file has
     columns: Mapping[str, str] = field(default_factory=dict)  # of the data, by what they hold
     library: str | None = None  # of the data frame that was fitted on; None for files
     notes: Mapping[str, Any] = field(default_factory=dict)
@@ -198,7 +198,7 @@ class FittedState:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the training data, taken when it is first asked for."""
-        return self.stored_fingerprint or self.data_for("the fingerprint").fingerprint
+        return self._fingerprint or self.data_for("the fingerprint").fingerprint
 
     @property
     def batches(self) -> tuple[str, ...]:

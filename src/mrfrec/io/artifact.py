@@ -2,16 +2,19 @@
 
 Opening a model maps the file and reads only the header. Every block of every array has a checksum, which is
 compared when the block is first read: an altered block is noticed before it is used, and a large model still
-opens at once. The header carries a seal over itself, these checksums included. Numbers must be finite.
+opens at once. The header carries a hash of itself, these
+checksums included: the file hash, which differs if anything in the file does. Numbers must be finite.
 """
 
 import hashlib
 import json
 import mmap
 import os
+import re
 import sys
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from errno import ENAMETOOLONG, ENOENT
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +24,9 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from mrfrec.checks import shortened
+from mrfrec.data.erasures import Erasures
 from mrfrec.errors import ModelFileError, ParameterError
-from mrfrec.io.atomic import file_path, writing
+from mrfrec.io.atomic import file_path, keep_owner, writing, written_file
 
 FORMAT = "mrfrec"
 FORMAT_VERSION = 2
@@ -98,9 +102,9 @@ class Stored:
 class StoredArrays(dict[str, Stored]):
     """The arrays of a file by name; asking for one that is not there is a `ModelFileError`."""
 
-    def __init__(self, path: Path, arrays: Mapping[str, Stored], seal: str) -> None:
+    def __init__(self, path: Path, arrays: Mapping[str, Stored], file_hash: str) -> None:
         super().__init__(arrays)
-        self.path, self.seal = path, seal  # the seal differs if anything in the file does
+        self.path, self.file_hash = path, file_hash
 
     def __missing__(self, name: str) -> Stored:
         raise ModelFileError(f"{self.path} lacks a part of a model: there is no array {name!r}.")
@@ -108,16 +112,16 @@ class StoredArrays(dict[str, Stored]):
     def under(self, *prefixes: str) -> "StoredArrays":
         """Return the arrays whose names begin with one of these."""
         kept = {name: self[name] for name in self if name.startswith(prefixes)}
-        return StoredArrays(self.path, kept, self.seal)
+        return StoredArrays(self.path, kept, self.file_hash)
 
 
 def _checksum(block: npt.NDArray[np.uint8]) -> str:
     return hashlib.sha256(block.data).hexdigest()[:16]
 
 
-def _seal(metadata: Mapping[str, str]) -> str:
-    sealed = {name: text for name, text in metadata.items() if name != "seal"}
-    return hashlib.sha256(json.dumps(sealed, sort_keys=True).encode()).hexdigest()
+def _file_hash(metadata: Mapping[str, str]) -> str:
+    hashed = {name: text for name, text in metadata.items() if name != "file_hash"}
+    return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
 
 
 def write_file(
@@ -126,13 +130,13 @@ def write_file(
     facts: Mapping[str, Any],
     *,
     mode: int | None = None,
-    seals: Collection[str] | None = None,
+    file_hashes: Collection[str] | None = None,
 ) -> str:
-    """Write arrays and facts (anything JSON can hold) to a file, atomically; return the seal of the file.
+    """Write arrays and facts (anything JSON can hold) to a file, atomically; return the file hash.
 
-    An old file is replaced only if it has one of the `seals`; None replaces any. `mode` is as for `writing`.
-    The same arrays and facts give the same bytes: that is why the header is written here, and not by the
-    safetensors library, which orders it differently every time.
+    An old file is replaced only if it has one of the `file_hashes`; None replaces any. `mode` is as for
+    `writing`. The same arrays and facts give the same bytes; the safetensors library would order the header
+    differently every time.
     """
     _check_arrays(path, tensors)
     try:
@@ -161,11 +165,11 @@ def write_file(
         "format_version": str(FORMAT_VERSION),
         "tensors": json.dumps(table, sort_keys=True),
     }
-    metadata["seal"] = _seal(metadata)
+    metadata["file_hash"] = _file_hash(metadata)
     header = json.dumps({"__metadata__": metadata, **placed}, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
     try:
-        check = None if seals is None else partial(check_unchanged, path, seals)
+        check = None if file_hashes is None else partial(check_unchanged, path, file_hashes)
         with writing(path, mode=mode, check=check) as unfinished, unfinished.open("wb") as file:
             file.write(len(header).to_bytes(8, "little") + header)
             for data in bytes_of.values():
@@ -176,16 +180,16 @@ def write_file(
         raise ModelFileError(
             f"{path} could not be written: {reason}. What was there before is untouched."
         ) from error
-    return metadata["seal"]
+    return metadata["file_hash"]
 
 
-def check_unchanged(path: str | os.PathLike[str], seals: Collection[str]) -> None:
-    """Refuse to replace a file that has none of these seals: it is not the one that was read."""
+def check_unchanged(path: str | os.PathLike[str], file_hashes: Collection[str]) -> None:
+    """Refuse to replace a file that has none of these hashes: it is not the one that was read."""
     try:
-        found = open_file(path)[1].seal
+        found = open_file(path)[1].file_hash
     except ModelFileError:  # no model, or nothing at all
         found = ""
-    if found not in seals and file_path(path).exists():
+    if found not in file_hashes and file_path(path).exists():
         raise ModelFileError(
             f"{path} was replaced, by another process or model, since it was loaded or saved. Nothing was "
             "written. Load it again and repeat the change (run the command again), or save under another "
@@ -238,13 +242,13 @@ def open_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], StoredArray
             f"{path} was written by another version of mrfrec, in the format {version}, where this one reads "
             f"{FORMAT_VERSION}: fit the model again."
         )
-    if _seal(metadata) != metadata.get("seal"):
+    if _file_hash(metadata) != metadata.get("file_hash"):
         raise ModelFileError(f"{path} is damaged: its header is not what was written. Use another copy.")
     try:
         facts, table, block = (json.loads(metadata[name]) for name in ("facts", "tensors", "block"))
         if not isinstance(facts, dict) or type(block) is not int:
             raise TypeError("facts or block")
-        stored = StoredArrays(file, {}, metadata["seal"])
+        stored = StoredArrays(file, {}, metadata["file_hash"])
         for name, entry in table.items():
             found = header.get(name, {})
             if [found.get("dtype"), found.get("shape")] != [entry["dtype"], entry["shape"]]:
@@ -278,3 +282,43 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     shapes = {name: f"{one.array.dtype} {list(one.array.shape)}" for name, one in sorted(arrays.items())}
     file = {"format_version": FORMAT_VERSION, "bytes": file_path(path).stat().st_size}
     return {**facts, "file": file, "arrays": shapes}
+
+
+# The time in the names of the earlier models that a nightly job keeps, which share the file of the model.
+_KEPT = re.compile(r"\.\d{8}T\d{6}\.\d+Z(?=\.[^.]*$|$)")
+
+
+def erasures_file(model: str | os.PathLike[str]) -> Path:
+    """Return the file beside a model, or beside the target of a link."""
+    target = written_file(model)
+    return target.with_name(f"{_KEPT.sub('', target.name)}.erased")
+
+
+def read_erasures(model: str | os.PathLike[str]) -> Erasures | None:
+    """Read the file beside a model; None if there is none.
+
+    Raise a `ModelFileError` if it cannot be read, and a `PermissionError` if this user may not.
+    """
+    path = erasures_file(model)
+    try:
+        return Erasures.of_facts(json.loads(path.read_bytes()))
+    except PermissionError:
+        raise
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        if isinstance(error, OSError) and error.errno in (ENOENT, ENAMETOOLONG):
+            return None
+        raise ModelFileError(
+            f"{path} does not hold the people who were forgotten, as mrfrec forget writes them. Restore it "
+            "from a back-up: without it, they may come back with old events."
+        ) from error
+
+
+def write_erasures(model: str | os.PathLike[str], erasures: Erasures) -> None:
+    """Add erasures to the file beside a model, which only its owner can read."""
+    if not len(erasures) or not erasures.beyond(old := read_erasures(model) or Erasures()):
+        return
+    path, target = erasures_file(model), written_file(model)
+    with writing(path, mode=0o600) as unfinished:
+        unfinished.write_text(json.dumps(erasures.joined(old).days, indent=1, sort_keys=True) + "\n")
+        if target.exists():
+            keep_owner(target, unfinished)

@@ -12,10 +12,9 @@ import polars as pl
 import scipy.sparse as sp
 
 from mrfrec.checks import warn
-from mrfrec.data.features import KINDS, Encoding, ItemFeatures, Kind, rarity
+from mrfrec.data.catalogue import words_of
 from mrfrec.data.ids import Ids, Texts
-from mrfrec.data.item_table import ColumnKind, ItemTable
-from mrfrec.data.search import words_of
+from mrfrec.data.item_table import KINDS, ColumnKind, Encoding, ItemFeatures, ItemTable, Kind, rarity
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.batches import reading
 from mrfrec.io.item_table import (

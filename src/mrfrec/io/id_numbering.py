@@ -8,8 +8,8 @@ import numpy.typing as npt
 import polars as pl
 
 from mrfrec.checks import counted
-from mrfrec.data.ids import Ids, Texts, cleaned
-from mrfrec.data.notes import DataNote
+from mrfrec.data.ids import Ids, Texts, cleaned_ids
+from mrfrec.data.pairs import DataNote
 from mrfrec.errors import DataError
 from mrfrec.io.batches import DOUBTFUL, EXACT, Source, not_an_integer
 
@@ -19,12 +19,6 @@ _SLICE = 1 << 18  # rows that are numbered at one time
 _SHOWN = 5  # ids in an error
 TEXT_IDS = 'If ids are texts: ids="text" (--ids text); "users" or "items" for these alone.'
 """What to do about integers among texts."""
-
-
-def cleaned_ids(ids: pl.Series) -> pl.Series:
-    """Return texts as ids, by the one rule that `data.ids.cleaned` has."""
-    odd = ids.filter(ids.str.contains(r"^[\s\x1c-\x1f]|[\s\x1c-\x1f]$|[^\x00-\x7f]")).unique()
-    return ids.replace(odd, [cleaned(text) for text in odd]) if len(odd) else ids
 
 
 def note_on_floats(role: str, where: str, count: int) -> DataNote:

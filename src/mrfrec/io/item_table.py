@@ -14,12 +14,12 @@ import polars as pl
 from mrfrec.data.ids import Ids, Texts, first_titles
 from mrfrec.data.item_table import COLUMN_KINDS, ColumnKind, ItemTable, rows_at
 from mrfrec.data.reading_options import ReadingOptions
+from mrfrec.data.times import parsed_dates
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.batches import FEATURE, reading
 from mrfrec.io.columns import find_item, find_title, name_list
 from mrfrec.io.row_reader import RowReader
 from mrfrec.io.sources import open_sources
-from mrfrec.io.time_column import parsed_dates
 
 _log = logging.getLogger("mrfrec")
 

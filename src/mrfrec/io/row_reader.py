@@ -17,11 +17,19 @@ from mrfrec.checks import counted, in_words, shortened
 from mrfrec.core.progress import Progress
 from mrfrec.data.erasures import NEVER, Erasures, are_erased, text_of
 from mrfrec.data.ids import Texts, first_titles
-from mrfrec.data.notes import DataNote
-from mrfrec.data.pairs import combine_in_ranges
-from mrfrec.data.provenance import Sums
+from mrfrec.data.pairs import DataNote, Sums, combine_in_ranges
 from mrfrec.data.reading_options import ReadingOptions
-from mrfrec.data.times import Times, note_on_future, shown, tell
+from mrfrec.data.times import (
+    MICROSECONDS_UNKNOWN,
+    UNKNOWN,
+    Faults,
+    TimeColumn,
+    Times,
+    advice_on_time,
+    note_on_future,
+    shown,
+    tell,
+)
 from mrfrec.errors import DataError, EmptyTableError
 from mrfrec.io.batches import (
     BLANK,
@@ -34,18 +42,16 @@ from mrfrec.io.batches import (
     Types,
     not_an_integer,
     reading,
+    typed_columns,
 )
-from mrfrec.io.columns import check_that_columns_agree, name_list
+from mrfrec.io.columns import (
+    UnusedValues,
+    check_that_columns_agree,
+    name_list,
+    note_on_titles,
+    notes_on_times,
+)
 from mrfrec.io.id_numbering import TEXT_IDS, IdNumbering, note_on_floats
-from mrfrec.io.looks import UnusedValues, note_on_titles, notes_on_times
-from mrfrec.io.time_column import (
-    MICROSECONDS_UNKNOWN,
-    UNKNOWN,
-    Faults,
-    TimeColumn,
-    advice_on_time,
-)
-from mrfrec.io.typed_columns import typed_columns
 
 _log = logging.getLogger("mrfrec")
 
@@ -204,7 +210,7 @@ class RowReader:
 
     def _with_times(self, typed: pl.DataFrame, faults: Faults, table: Source, name: str) -> pl.DataFrame:
         """Return rows with times in microseconds, and add the faults of rows without one."""
-        times, of_times = self._times.read(typed["time"], table, name)
+        times, of_times = self._times.read(typed["time"], table.name, name)
         if self.options.missing_time == "oldest":
             unknown = pl.any_horizontal([of_times.pop(fault)[0] for fault in UNKNOWN if fault in of_times])
             times = pl.select(pl.when(unknown).then(MICROSECONDS_UNKNOWN).otherwise(times)).to_series()

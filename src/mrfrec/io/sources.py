@@ -35,8 +35,7 @@ from mrfrec.io.batches import (
     reading,
     stream,
 )
-from mrfrec.io.databases import is_database, redacted
-from mrfrec.io.queries import open_query
+from mrfrec.io.databases import is_database, open_query, redacted
 from mrfrec.io.text import open_json, open_text
 
 SUFFIXES: dict[str, Format] = {

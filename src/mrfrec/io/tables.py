@@ -23,8 +23,7 @@ from mrfrec.data.erasures import Erasures
 from mrfrec.data.ids import Id, Ids, Texts, first_titles
 from mrfrec.data.interactions import Interactions, keep_pairs
 from mrfrec.data.item_table import ItemTable
-from mrfrec.data.notes import DataNote, What
-from mrfrec.data.provenance import Origin
+from mrfrec.data.pairs import DataNote, Origin, What
 from mrfrec.data.reading_options import (
     Duplicates,
     Duration,
@@ -35,21 +34,23 @@ from mrfrec.data.reading_options import (
     ReadingOptions,
     TextIds,
 )
+from mrfrec.data.times import IN_THE_FUTURE
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.batches import FEATURE, OTHER, UNUSED, Source, reading
 from mrfrec.io.columns import (
+    RATINGS,
+    UnusedValues,
     check_that_rows_may_be_counted,
     find_roles,
     find_titles,
     letters,
     name_list,
+    note_on_one_id,
 )
 from mrfrec.io.id_numbering import without_fractions
 from mrfrec.io.item_table import ItemRows, table_beside
-from mrfrec.io.looks import RATINGS, UnusedValues, note_on_one_id
 from mrfrec.io.row_reader import RowReader
 from mrfrec.io.sources import open_sources
-from mrfrec.io.time_column import IN_THE_FUTURE
 
 _log = logging.getLogger("mrfrec")
 _COLUMNS = ("user", "item", "value", "title", "event", "time")

@@ -35,9 +35,9 @@ from mrfrec.core.plan import Plan
 from mrfrec.core.progress import Progress
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, Columns, DataSize, name_with_id
-from mrfrec.data.features import ItemFeatures
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.data.interactions import Interactions
+from mrfrec.data.item_table import ItemFeatures
 from mrfrec.data.reading_options import PARSING, Format, MissingTime, OnBad
 from mrfrec.engines.machine import memory_budget, parse_bytes
 from mrfrec.errors import DataError, MrfrecError, NotFittedError, ParameterError
@@ -45,8 +45,7 @@ from mrfrec.fitted import files
 from mrfrec.fitted.measured import Measured, number_text
 from mrfrec.fitted.scorers import Ties
 from mrfrec.fitted.state import FittedState, Learned
-from mrfrec.io.artifact import Stored, StoredArrays, check_unchanged
-from mrfrec.io.erasures import write_erasures
+from mrfrec.io.artifact import Stored, StoredArrays, check_unchanged, write_erasures
 from mrfrec.io.features import read_item_features
 from mrfrec.io.frames import Frame, frame
 from mrfrec.io.item_table import as_item_table
@@ -106,7 +105,7 @@ class Recommender(ABC):
     device: str = "cpu"
 
     _fitted: FittedState | None = None
-    _seals: Mapping[Path, str] = MappingProxyType({})  # of the files it was loaded from or saved to
+    _file_hashes: Mapping[Path, str] = MappingProxyType({})  # of the files it was loaded from or saved to
     _frames: str | None = None
     _for_authors: ClassVar[frozenset[str]] = frozenset((
         "check_ready", "defaults", "learned", "machine_parameters", "planned_for", "score", "set_limits",
@@ -714,15 +713,15 @@ class Recommender(ABC):
             Also replace a file that another process has written since.
         """
         names, fitted = files.names_of(path), self.fitted_
-        known = {self._seals[name] for name in names if name in self._seals}
-        seals = None if check_flag("replace_changed", replace_changed) or not known else known
+        known = {self._file_hashes[name] for name in names if name in self._file_hashes}
+        file_hashes = None if check_flag("replace_changed", replace_changed) or not known else known
         if len(fitted.erasures):  # noted before the model is there, which may be killed in between
-            if seals:
-                check_unchanged(path, seals)
+            if file_hashes:
+                check_unchanged(path, file_hashes)
             write_erasures(path, fitted.erasures)
-        seal = files.save(fitted, path, include_histories, notes, mode, seals)
-        self._seals = {**self._seals, **dict.fromkeys(names, seal)}
-        self._replace_state(fitted, replace(fitted, file_hash=seal))
+        file_hash = files.save(fitted, path, include_histories, notes, mode, file_hashes)
+        self._file_hashes = {**self._file_hashes, **dict.fromkeys(names, file_hash)}
+        self._replace_state(fitted, replace(fitted, file_hash=file_hash))
 
     def verify(self) -> None:
         """Check all arrays of a loaded model now; a damaged one raises a `ModelFileError`."""
@@ -838,5 +837,5 @@ def restored(kind: type[Recommender], facts: Mapping[str, Any], arrays: "StoredA
         raise KeyError(*wrong)
     model = kind(**facts["parameters"])
     model._fitted = files.read_fitted(facts, arrays, model._restore, kind.__name__, model.parameters)
-    model._seals = dict.fromkeys(files.names_of(arrays.path), arrays.seal)
+    model._file_hashes = dict.fromkeys(files.names_of(arrays.path), arrays.file_hash)
     return model

@@ -12,8 +12,7 @@ from mrfrec.data.erasures import Erasures
 from mrfrec.data.ids import as_list
 from mrfrec.data.interactions import Interactions
 from mrfrec.data.merging import add, added_before, origin_of_data, without_erased, without_users
-from mrfrec.data.notes import DataNote
-from mrfrec.data.provenance import Origin
+from mrfrec.data.pairs import DataNote, Origin
 from mrfrec.data.reading_options import RULES, ReadingOptions
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.fitted.state import FittedState

@@ -20,7 +20,7 @@ from pydantic import model_validator as check_section
 from mrfrec.answers.columns import RECOMMENDATION_COLUMNS, SIMILAR_COLUMNS
 from mrfrec.answers.question import Question
 from mrfrec.checks import in_words
-from mrfrec.data.provenance import Origin
+from mrfrec.data.pairs import Origin
 from mrfrec.errors import DataError, MrfrecError, ParameterError
 from mrfrec.evaluation.metrics import parse
 from mrfrec.io.atomic import check_writable, expanded, file_path

@@ -13,11 +13,10 @@ from mrfrec.data.item_table import ItemTable
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.batches import Source
 from mrfrec.io.columns import find_item, find_roles, name_list
-from mrfrec.io.databases import database_file, is_database, redacted
+from mrfrec.io.databases import database_file, is_database, planned, reads_table, redacted
 from mrfrec.io.features import read_item_features
 from mrfrec.io.frames import check_place
 from mrfrec.io.item_table import read_item_table
-from mrfrec.io.queries import planned, reads_table
 from mrfrec.io.sources import open_sources, paths_of
 from mrfrec.io.tables import check_reading
 from mrfrec.models.registry import load

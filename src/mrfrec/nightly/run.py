@@ -20,9 +20,8 @@ from mrfrec.evaluation.protocol import fit_and_evaluate
 from mrfrec.evaluation.splits import by_hash
 from mrfrec.fitted import files
 from mrfrec.fitted.measured import Measured
-from mrfrec.io.atomic import file_path
-from mrfrec.io.erasures import read_erasures
-from mrfrec.io.locks import WAIT, holding, locked
+from mrfrec.io.artifact import read_erasures
+from mrfrec.io.atomic import WAIT, file_path, holding, locked
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import load
 from mrfrec.nightly.guard import (

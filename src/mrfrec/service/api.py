@@ -252,7 +252,7 @@ def info(models: ServedModels, served: Served) -> dict[str, Any]:
     """Describe a model of the service."""
     return {
         "name": served.name,
-        "fingerprint": served.fingerprint,
+        "file_hash": served.file_hash,
         "opened": served.opened,
         "default": served.name == models.default,
         **answers.about(served.model),
@@ -336,10 +336,8 @@ def position(served: Served, text: str) -> int:
 
 def _reply(choice: Choice, content: dict[str, Any]) -> Response:
     served = choice.served
-    model = {"name": served.name, "fingerprint": served.fingerprint, "chosen": choice.why}
-    return _json_response(
-        {"model": model, **content}, {"Mrfrec-Model": f"{served.name}; {served.fingerprint}"}
-    )
+    model = {"name": served.name, "file_hash": served.file_hash, "chosen": choice.why}
+    return _json_response({"model": model, **content}, {"Mrfrec-Model": f"{served.name}; {served.file_hash}"})
 
 
 def _json_response(content: dict[str, Any], headers: dict[str, str] | None = None) -> Response:

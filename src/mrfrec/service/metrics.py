@@ -111,7 +111,7 @@ class Metrics(Collector):
         )
         build.add_metric((__version__, platform.python_version()), 1)
         info = GaugeMetricFamily(
-            "mrfrec_model_info", "Models that answer, by fingerprint.", labels=("model", "fingerprint")
+            "mrfrec_model_info", "Models that answer, by file hash.", labels=("model", "file_hash")
         )
         age = GaugeMetricFamily(
             "mrfrec_model_age_seconds", "Time since the model file was written.", labels=("model",)
@@ -120,7 +120,7 @@ class Metrics(Collector):
             "mrfrec_model_stale", "1 if what answers is not what lies on disk.", labels=("model",)
         )
         for served in self._models:
-            info.add_metric((served.name, served.fingerprint), 1)
+            info.add_metric((served.name, served.file_hash), 1)
             age.add_metric((served.name,), time.time() - served.written)
             stale.add_metric((served.name,), float(served.name in self._models.stale))
         dropped = CounterMetricFamily(

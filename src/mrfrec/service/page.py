@@ -132,7 +132,7 @@ def create_pages(models: ServedModels, queue: WorkQueue) -> APIRouter:
             visit = _visit(request, models, query)
             html = await queue.run_in_thread(lambda: _rendered(visit, *view(visit)))
             served = visit.served
-            return HTMLResponse(html, 200, {"Mrfrec-Model": f"{served.name}; {served.fingerprint}"})
+            return HTMLResponse(html, 200, {"Mrfrec-Model": f"{served.name}; {served.file_hash}"})
 
         router.add_api_route(path, endpoint, methods=["GET", "HEAD"])
 

@@ -208,7 +208,7 @@ class ModelRef(BaseModel):
     """Which model answered."""
 
     name: str
-    fingerprint: str
+    file_hash: str
     chosen: str = Field(description="Why this model: request, split or default.")
 
 
@@ -324,7 +324,7 @@ class ModelInfo(BaseModel):
     """A model of the service."""
 
     name: str
-    fingerprint: str
+    file_hash: str
     default: bool
     opened: float = Field(description="Seconds since 1970.")
     kind: str

@@ -46,7 +46,7 @@ class Served:
 
     name: str
     model: Recommender
-    fingerprint: str
+    file_hash: str
     opened: float  # seconds since 1970
     written: float = 0.0  # the file: seconds since 1970
 
@@ -167,11 +167,11 @@ class ServedModels:
                 _log.error("model %s stays as it is: %s%s", name, error, again)
                 self.on_failure(name)
                 raise
-            before = self._served[name].fingerprint
+            before = self._served[name].file_hash
             self._served[name] = served
             self.stale.pop(name, None)
             gc.collect()  # frees the old one
-        _log.info("model %s: %s replaces %s", name, served.fingerprint, before)
+        _log.info("model %s: %s replaces %s", name, served.file_hash, before)
         return served
 
     def follow(self, every: bool = False) -> None:

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from mrfrec.core.ages import Recency
 from mrfrec.core.plan import Plan
 from mrfrec.data.catalogue import Catalogue
-from mrfrec.data.features import ItemFeatures
+from mrfrec.data.item_table import ItemFeatures
 from mrfrec.fitted import scorers
 from mrfrec.fitted.files import shaped
 from mrfrec.fitted.linear import LinearWeights, stored_weights
