@@ -1,6 +1,7 @@
 """Interactions: a matrix with names; pairs combined, left out, and told apart by a fingerprint."""
 
 import tracemalloc
+from dataclasses import FrozenInstanceError, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +20,24 @@ from mrfrec.models import EASE
 import naive_evaluation
 
 MATRIX = sp.csr_array(np.array([[1.0, 0.0, 2.0], [0.0, 0.0, 3.0]]))
+
+
+# ── a value ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_no_attribute_of_interactions_can_be_set() -> None:
+    data = read_interactions(pl.DataFrame({"user": ["a", "b"], "item": [1, 2], "title": ["x", "y"]}))
+    before = {field.name: getattr(data, field.name) for field in fields(data)}
+    for name in [*before, "n_users", "something"]:
+        with pytest.raises((FrozenInstanceError, AttributeError)):
+            setattr(data, name, None)
+        with pytest.raises((FrozenInstanceError, AttributeError)):
+            delattr(data, name)
+    changed = data.replace(library="pandas", titles=None)
+    assert (changed.library, changed.titles, changed.matrix is data.matrix) == ("pandas", None, True)
+    assert all(getattr(data, name) is value for name, value in before.items())
+    with pytest.raises(TypeError, match="got matrix"):
+        data.replace(matrix=MATRIX)
 
 
 # ── from a matrix ─────────────────────────────────────────────────────────────────────────────────

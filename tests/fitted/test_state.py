@@ -48,6 +48,18 @@ def answers(model: Recommender) -> list[Any]:
     ]  # fmt: skip
 
 
+def test_nothing_of_a_fitted_state_can_be_set() -> None:
+    fitted = MRF(measure=False).fit(events(1).with_features(mrfrec.read_item_features(FEATURES))).fitted_
+    values: list[Any] = [fitted, fitted.learned, fitted.catalogue, fitted.catalogue.features, fitted.training]
+    values += [fitted.source, fitted.erased, fitted.origin_for("a test"), fitted.size]
+    for value in values:
+        assert value is not None
+        names = getattr(value, "_fields", None) or [each.name for each in dataclasses.fields(value)]
+        for name in names:
+            with pytest.raises(AttributeError):
+                setattr(value, name, None)
+
+
 def lines_of(change: Change, model: Recommender) -> list[tuple[str, int]]:
     """Return the lines of the package that a change runs, each once, in order.
 

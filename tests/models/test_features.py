@@ -379,8 +379,7 @@ def test_updates_and_forgetting_keep_features(model: MRF, tmp_path: Path) -> Non
     data = model.fitted_.data_for("a test")
     both = sp.vstack([data.matrix, sp.csr_array(([1.0, 1.0], ([0, 1], [38, 0])), shape=(2, 40))])
     again = Interactions(both, [*data.users, 100, 101], list(data.items), list(data.titles or []))
-    again.features = data.features
-    fresh = MRF(measure=False).fit(again)
+    fresh = MRF(measure=False).fit(again.replace(features=data.features))
     assert np.array_equal(fresh.weights_, loaded.weights_)
     loaded.forget([100])
     assert loaded.catalogue.features is not None

@@ -1,10 +1,9 @@
 """Interactions: a matrix of users × items and the ids of its rows and columns."""
 
-import copy
 import hashlib
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -30,8 +29,11 @@ _SHOWN = 5  # pairs in a notebook
 _EXACT = 2**53  # below this, sums of whole numbers are exact in double precision
 
 
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class Interactions:
     """The interactions of users with items: a CSR matrix, the ids of its users and items, and titles.
+
+    Interactions are a value: no attribute can be set. `replace` and the other methods return new ones.
 
     Parameters
     ----------
@@ -75,6 +77,24 @@ class Interactions:
         `ItemFeatures` of the items, in their order; None without. See `with_features`.
     """
 
+    matrix: sp.csr_array
+    users: Ids
+    items: Ids
+    titles: Texts | None
+    skipped: Mapping[str, int]
+    share_skipped: float
+    notes: tuple[DataNote, ...]
+    unused: Mapping[str, str]
+    left_out: Mapping[str, int]
+    library: str | None
+    # How the pairs were made from rows, and their times. None for a matrix without times.
+    origin: Origin | None
+    features: ItemFeatures | None
+    # The item table as it was read; it may have other items, in another order.
+    table: ItemTable | None
+    # The forgotten people whose rows were left out.
+    erased: Erasures
+
     def __init__(
         self,
         matrix: object,
@@ -85,34 +105,36 @@ class Interactions:
         times: object = None,
         copy: bool = True,
     ) -> None:
-        self.matrix = as_histories(matrix, "matrix")
-        _check_single_precision(self.matrix)
-        if check_flag("copy", copy) and np.may_share_memory(self.matrix.data, getattr(matrix, "data", None)):
-            self.matrix = self.matrix.copy()
-        n, m = self.matrix.shape
-        self.users = Ids.range(n) if users is None else Ids.of(users, "user")
-        self.items = Ids.range(m) if items is None else Ids.of(items, "item")
-        for name, ids, count in (("users", self.users, n), ("items", self.items, m)):
+        X = as_histories(matrix, "matrix")
+        _check_single_precision(X)
+        if check_flag("copy", copy) and np.may_share_memory(X.data, getattr(matrix, "data", None)):
+            X = X.copy()
+        of_users = Ids.range(X.shape[0]) if users is None else Ids.of(users, "user")
+        of_items = Ids.range(X.shape[1]) if items is None else Ids.of(items, "item")
+        for name, ids, count in (("users", of_users, X.shape[0]), ("items", of_items, X.shape[1])):
             if len(ids) != count:
                 raise DataError(f"{name} must have one id for each of the {count:,}; got {len(ids):,}.")
-        self.titles = _titles(titles, self.items)
-        self.skipped: dict[str, int] = {}
-        self.share_skipped = 0.0
-        self.notes: tuple[DataNote, ...] = ()
-        self.unused: dict[str, str] = {}
-        self.left_out: dict[str, int] = {}
-        self.library: str | None = None
-        # How the pairs were made from rows, and their times; None for a matrix without times.
-        self.origin: Origin | None = None
+        origin, notes = None, []
         if times is not None:
-            made = times_of_pairs(times, matrix, self.matrix)
-            self.origin = Origin.of_matrix(self.matrix.data, self.users, self.items, made)
+            made = times_of_pairs(times, matrix, X)
+            origin = Origin.of_matrix(X.data, of_users, of_items, made)
             if note := note_on_future(made):
-                self.notes = (note,)
+                notes.append(note)
                 note.tell()
-        self.features: ItemFeatures | None = None
-        self.table: ItemTable | None = None  # of any items, in any order
-        self.erased = Erasures()  # the forgotten people whose rows were left out
+        vars(self).update(
+            matrix=X, users=of_users, items=of_items, titles=_titles(titles, of_items), skipped={},
+            share_skipped=0.0, notes=tuple(notes), unused={}, left_out={}, library=None, origin=origin,
+            features=None, table=None, erased=Erasures(),
+        )  # fmt: skip
+
+    def replace(self, **changes: Any) -> "Interactions":
+        """Return the same interactions with other attributes, such as `library`; the pairs stay."""
+        names = {field.name for field in fields(self)} - {"matrix", "users", "items"}
+        if odd := changes.keys() - names:
+            raise TypeError(f"replace takes {in_words(sorted(names))}; got {in_words(sorted(odd))}")
+        out = object.__new__(Interactions)
+        vars(out).update({field.name: getattr(self, field.name) for field in fields(self)} | changes)
+        return out
 
     @property
     def n_users(self) -> int:
@@ -207,34 +229,26 @@ class Interactions:
         )
         if not left_out:
             return self
-        data = self._derived(*keep_pairs(self.matrix, self.users, self.items, self.titles, keep))
-        data.features = None if self.features is None else self.features.over(data.items)
+        kept = self._with_pairs(*keep_pairs(self.matrix, self.users, self.items, self.titles, keep))
         limits = {"max_history": max_history, "min_users": min_users, "min_items": min_items}
         set_limits = {name: int(limit) for name, limit in limits.items() if limit}
         origin = self.origin or Origin.of_matrix(self.matrix.data, self.users, self.items)
-        data.left_out = left_out
         rules = {**origin.rules, **set_limits}
-        data.origin = replace(origin.only(keep), rules=rules, is_matrix=False)
-        return data
+        return kept.replace(
+            left_out=left_out,
+            origin=replace(origin.only(keep), rules=rules, is_matrix=False),
+            features=None if self.features is None else self.features.over(kept.items),
+        )
 
-    def _derived(self, matrix: sp.csr_array, users: Ids, items: Ids, titles: Any) -> "Interactions":
-        """Return interactions with another matrix, read in the same way as these, without features."""
-        out = Interactions(matrix, users, items, titles, copy=False)
-        out.skipped, out.share_skipped = self.skipped, self.share_skipped
-        out.notes = self.notes
-        out.unused = self.unused
-        out.left_out = self.left_out
-        out.library = self.library
-        out.origin = self.origin
-        out.table, out.erased = self.table, self.erased
-        return out
+    def _with_pairs(self, matrix: sp.csr_array, users: Ids, items: Ids, titles: Any) -> "Interactions":
+        """Return other pairs that were read in the same way, without features."""
+        kept = {field.name: getattr(self, field.name) for field in fields(self)[4:]}
+        return Interactions(matrix, users, items, titles, copy=False).replace(**{**kept, "features": None})
 
     def with_table(self, table: ItemTable) -> "Interactions":
-        """Return these interactions with a table of items, which a model keeps; it may give them titles."""
-        out = copy.copy(self)
-        out.table = table
-        out.titles = table.titles_for(self.items, self.titles, is_new=table is not self.table)
-        return out
+        """Return these interactions with an item table, which a model keeps; it may give them titles."""
+        titles = table.titles_for(self.items, self.titles, is_new=table is not self.table)
+        return self.replace(table=table, titles=titles)
 
     def with_features(self, features: ItemFeatures) -> "Interactions":
         """Return these interactions with features of their items, for `MRF.fit`.
@@ -262,17 +276,15 @@ class Interactions:
             titles[place] = titles[place] or title
         X = self.matrix
         wide = sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], len(items)))
-        out = self._derived(wide, self.users, items, titles)
-        out.features = features.over(items)
-        out.table = features.table or self.table
-        return out
+        out = self._with_pairs(wide, self.users, items, titles)
+        return out.replace(features=features.over(items), table=features.table or self.table)
 
     def without_unused_items(self) -> "Interactions":
         """Return these interactions without items that nobody has used, and without features."""
         if self.used.all():
             return self
         keep = np.ones(len(self), np.bool_)
-        return self._derived(*keep_pairs(self.matrix, self.users, self.items, self.titles, keep))
+        return self._with_pairs(*keep_pairs(self.matrix, self.users, self.items, self.titles, keep))
 
     @cached_property
     def popularity(self) -> npt.NDArray[np.int64]:

@@ -3,7 +3,6 @@
 Sums are kept exactly, in double precision, so that it makes no difference in which order batches come.
 """
 
-import copy
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -93,10 +92,13 @@ def add(old: Interactions, new: Interactions) -> Interactions:
             raise DataError("no interactions are left: the values of all pairs add up to 0.")
         matrix, users, items, titles = keep_pairs(matrix, users, items, titles, keep)
         origin = origin.only(keep)
-    out = Interactions(matrix, users, items, titles, copy=False)
-    out.library, out.origin, out.notes = old.library, origin, notes
-    out.table = new.table or old.table
-    out.erased = old.erased.joined(new.erased)
+    out = Interactions(matrix, users, items, titles, copy=False).replace(
+        library=old.library,
+        origin=origin,
+        notes=notes,
+        table=new.table or old.table,
+        erased=old.erased.joined(new.erased),
+    )
     if old.features is None:
         return out
     return out.with_features(old.features.of_table_items(old.titles, old.used))  # its items stay
@@ -145,11 +147,8 @@ def without_erased(data: Interactions, erased: Erasures) -> Interactions:
             text = text_of(len(left_out), np.unique(left_out).size, "pair")
             note = DataNote("erased people", len(left_out), text)
             note.tell()
-            out = _only(data, stays, keep)
-            out.notes = (*data.notes, note)
-    out = copy.copy(out)
-    out.erased = erased
-    return out
+            out = _only(data, stays, keep).replace(notes=(*data.notes, note))
+    return out.replace(erased=erased)
 
 
 def _only(data: Interactions, stays: npt.NDArray[np.bool_], keep: npt.NDArray[np.bool_]) -> Interactions:
@@ -167,10 +166,13 @@ def _only(data: Interactions, stays: npt.NDArray[np.bool_], keep: npt.NDArray[np
     out = Interactions(
         matrix[:, kept], data.users.subset(np.flatnonzero(stays)), data.items.subset(kept), titles, copy=False
     )
-    out.library, out.origin = data.library, origin.only(keep)
-    out.table, out.erased = data.table, data.erased
-    out.features = None if data.features is None else data.features.over(out.items)
-    return out
+    return out.replace(
+        library=data.library,
+        origin=origin.only(keep),
+        table=data.table,
+        erased=data.erased,
+        features=None if data.features is None else data.features.over(out.items),
+    )
 
 
 def _added(total: sp.csr_array, first: Sums, second: Sums) -> tuple[sp.csr_array, Sums]:

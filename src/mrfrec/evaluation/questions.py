@@ -304,6 +304,4 @@ def _only_pairs(data: Interactions, keep: npt.NDArray[np.bool_]) -> Interactions
     times = None if data.times is None else data.times[keep]
     X = only_entries(data.matrix, keep)
     changed = Interactions(X, data.users, data.items, data.titles, times=as_moments(times), copy=False)
-    changed.features, changed.table = data.features, data.table
-    changed.library = data.library
-    return changed
+    return changed.replace(features=data.features, table=data.table, library=data.library)

@@ -131,7 +131,7 @@ def _untimed(data: Interactions) -> tuple[Interactions, str]:
     if data.times is None:
         return data, ""
     bare = Interactions(data.matrix, data.users, data.items, data.titles, copy=False)
-    bare.features, bare.table, bare.library = data.features, data.table, data.library
+    bare = bare.replace(features=data.features, table=data.table, library=data.library)
     return bare, "; times left out"
 
 
@@ -309,8 +309,7 @@ def _with_items(training: Interactions, targets: Interactions) -> Interactions:
     titles = [*named, *(more[i] for i in new.tolist())]
     wide = widened(training.matrix, len(items))
     whole = Interactions(wide, training.users, items, titles, times=as_moments(training.times), copy=False)
-    whole.library = training.library
-    return whole
+    return whole.replace(library=training.library)
 
 
 def _numbered(X: sp.csr_array) -> sp.csr_array:
@@ -333,11 +332,13 @@ def part_of(data: Interactions, keep: Mask) -> Interactions:
     times = data.times
     kept = keep_pairs(data.matrix, data.users, data.items, data.titles, keep)
     training = Interactions(*kept, times=None if times is None else as_moments(times[keep]), copy=False)
-    training.features = None if data.features is None else data.features.over(training.items)
-    training.table, training.library = data.table, data.library
-    if times is not None and data.origin is not None:
-        training.origin = data.origin.only(keep)
-    return training
+    origin = training.origin if times is None or data.origin is None else data.origin.only(keep)
+    return training.replace(
+        features=None if data.features is None else data.features.over(training.items),
+        table=data.table,
+        library=data.library,
+        origin=origin,
+    )
 
 
 def questions_of(data: Interactions, users: Places, items: Places, shown: Mask, targets: Mask) -> Questions:

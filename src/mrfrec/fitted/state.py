@@ -4,7 +4,6 @@ A fit, a file, an update and new items each make such a value, and a model holds
 value once: it is of one model, whatever other threads do to that model meanwhile.
 """
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -184,16 +183,19 @@ class FittedState:
         if isinstance(self.source, Interactions):
             if self.source.table is self.catalogue.table:
                 return self.source
-            data = copy.copy(self.source)
-            data.table, data.titles = self.catalogue.table, self.catalogue.titles  # which may be newer
-            return data
+            # The model may have got a newer item table, with titles.
+            return self.source.replace(table=self.catalogue.table, titles=self.catalogue.titles)
         training = self.training_for(purpose, "Fit it again, and")
         matrix = training.histories.matrix().astype(np.float32)
         catalogue = self.catalogue
         data = Interactions(matrix, training.users, catalogue.items, catalogue.titles, copy=False)
-        data.origin, data.features, data.table = training.origin, catalogue.features, catalogue.table
-        data.library, data.erased = self.library, self.erased
-        return data
+        return data.replace(
+            origin=training.origin,
+            features=catalogue.features,
+            table=catalogue.table,
+            library=self.library,
+            erased=self.erased,
+        )
 
     @cached_property
     def fingerprint(self) -> str:

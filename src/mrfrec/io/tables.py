@@ -232,16 +232,19 @@ def _interactions(parameters: Mapping[str, Any], before: RowsBefore) -> Interact
     if items is not None:
         table = _table_of_items(items, item_ids, item, title, rows)
         titles = _first(table.titles, len(item_ids))
-    out = Interactions(matrix, users, item_ids, titles, copy=False)
     for why, count in rows.skipped.items():
         what: What = "rows ahead" if why == IN_THE_FUTURE else "skipped rows"
         rows.note(DataNote(what, count, f"left out {counted(count, 'row')}: {why}"))
-    out.notes = tuple(rows.notes)
-    out.skipped, out.share_skipped = rows.skipped, share_skipped
-    out.unused = rows.unused
-    out.library = library
-    out.origin = origin
-    out.table, out.erased = table, before.erased or Erasures()
+    out = Interactions(matrix, users, item_ids, titles, copy=False).replace(
+        notes=tuple(rows.notes),
+        skipped=rows.skipped,
+        share_skipped=share_skipped,
+        unused=rows.unused,
+        library=library,
+        origin=origin,
+        table=table,
+        erased=before.erased or Erasures(),
+    )
     return out.filtered(**options.limits())
 
 

@@ -54,7 +54,8 @@ def with_batch(
     old = without_erased(fitted.data_for("update"), fitted.erasures)
     data = add(old, new_events)
     if count := added_before(old, new_events):
-        data.notes += (_note_on_pairs_added_before(old, new_events, count, again),)
+        note = _note_on_pairs_added_before(old, new_events, count, again)
+        data = data.replace(notes=(*data.notes, note))
     _check_window(old.origin, data.origin)
     return data, (*known, name)
 
@@ -108,9 +109,8 @@ def without_forgotten(fitted: FittedState, users: object) -> "tuple[Interactions
 
 
 def of_batches(data: "Interactions", batches: tuple[str, ...]) -> "Interactions":
-    """Return the data with the names of its batches, which it is given in place."""
-    data.origin = replace(origin_of_data(data), batches=batches)
-    return data
+    """Return the data with the names of its batches."""
+    return data.replace(origin=replace(origin_of_data(data), batches=batches))
 
 
 def read_more(fitted: FittedState, source: object, **options: Any) -> "Interactions":

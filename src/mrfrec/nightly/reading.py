@@ -98,7 +98,7 @@ def _updated(
         return _without_news(night, old, new)
     origin = origin_of_data(new)
     rules = {name: x for name, x in origin.rules.items() if name not in night.job.passing_rules}
-    new.origin = replace(origin, rules=rules)
+    new = new.replace(origin=replace(origin, rules=rules))
     name = night.job.source.batch or new.fingerprint
     if old is None:
         data = new
@@ -111,9 +111,8 @@ def _updated(
         again = _check_again(night, old, new, name)
         if night.job.reads_since and again == len(new):
             return _without_news(night, old, new)
-    data.origin = replace(origin_of_data(data), batches=(*batches, name))
     night.record["batch"] = name
-    return data
+    return data.replace(origin=replace(origin_of_data(data), batches=(*batches, name)))
 
 
 def _check_again(night: Night, old: Interactions, new: Interactions, batch: str) -> int:

@@ -100,7 +100,7 @@ def with_more_items(
     more = read_more_features(table, known, item, query=query, kinds=None if kept is None else kept.kinds)
     wide = data.with_features(known.joined(more))
     if kept is not None and more.table is not None:
-        wide.table = kept.joined(more.table)
+        wide = wide.replace(table=kept.joined(more.table))
     count = wide.n_items - data.n_items
     if count < len(more.items):
         warn(f"{len(more.items) - count:,} of {len(more.items):,} items are known, and left as they are")
