@@ -22,5 +22,5 @@ def rows_and_unknown(
     """The recommendations, and the ids that the model does not know by the name of the parameter."""
     unknown: list[UnknownIds] = []
     people = people_of(model.fitted_, users, history)
-    rows = list(as_rows(model.fitted_, runtime_of(model), people, Question(**options), unknown))
+    rows = list(as_rows(model.fitted_, runtime_of(model), people, Question.of(**options), unknown))
     return rows, {each.parameter: each.ids for each in unknown}

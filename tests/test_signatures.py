@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,7 +20,7 @@ TABLES = {
     Recommender: ("recommend", "similar_items", "explain", "history", "search"),
 }
 # Names of parameters that only the caller knows, and those that are refused by name.
-FREE = {"set_params", "paper", "grid", "update"}
+FREE = {"set_params", "paper", "grid", "update", "of"}
 
 
 def public_functions() -> dict[str, Callable[..., Any]]:
@@ -51,9 +50,9 @@ def test_no_function_hides_its_options() -> None:
 def test_whoever_recommends_has_all_options_of_a_question(ask: Callable[..., Any]) -> None:
     parameters = inspect.signature(ask).parameters
     usual = inspect.signature(Recommender.recommend).parameters
-    for field in fields(Question):
-        assert parameters[field.name].default == field.default
-        assert parameters[field.name].annotation == usual[field.name].annotation
+    for name, field in Question.model_fields.items():
+        assert parameters[name].default == field.default
+        assert parameters[name].annotation == usual[name].annotation
 
 
 def test_tables_have_a_type_with_the_names_of_polars() -> None:

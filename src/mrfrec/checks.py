@@ -1,4 +1,4 @@
-"""Options, checks of parameters and forked processes, words for messages, warnings at the caller's line."""
+"""Checks of parameters and forked processes, words for messages, warnings at the caller's line."""
 
 import math
 import os
@@ -7,11 +7,10 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import field
 from importlib.util import find_spec
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from mrfrec.errors import DataError, MissingLibraryError, MrfrecWarning, ParameterError
 
@@ -179,11 +178,3 @@ os.register_at_fork(before=_note_threads, after_in_child=_note_lost_threads)
 def shortened(text: str, most: int) -> str:
     """Cut a text to a number of characters, an ellipsis included."""
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
-
-
-def option(default: Any, text: str, *, least: float | None = None, most: float | None = None) -> Any:
-    """Declare a field: its default, a sentence of help, and the least and the most that its value may be.
-
-    The command line and the description of the service show them, from the metadata of the field.
-    """
-    return field(default=default, metadata={"help": text, "least": least, "most": most})

@@ -273,7 +273,7 @@ def test_long_lists_with_variety_are_bounded() -> None:
     scores = [row["score"] for row in rows]
     assert scores[:500] != sorted(scores[:500], reverse=True)
     assert scores[500:] == sorted(scores[500:], reverse=True)
-    assert Question(k=1000, variety=0.5).cost([5]) == Question(k=500, variety=0.5).cost([5]) + 500
+    assert Question.of(k=1000, variety=0.5).cost([5]) == Question.of(k=500, variety=0.5).cost([5]) + 500
 
 
 def test_a_loaded_model_answers_the_same(tmp_path: Path) -> None:

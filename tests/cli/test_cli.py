@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +214,7 @@ def test_every_parameter_of_reading_and_asking_is_an_option_and_help_names_every
     for name in inspect.signature(mrfrec.read_interactions).parameters:
         if name not in ("source", "progress"):
             assert {name.replace("_", "-"), f"{name}-column"} & {*shown["fit"]}, name
-    assert {field.name.replace("_", "-") for field in fields(Question)} <= {*shown["recommend"]}
+    assert {name.replace("_", "-") for name in Question.model_fields} <= {*shown["recommend"]}
     assert all(re.search(rf"\b{kind}\b", help_of("fit")) for kind in MODELS)
 
 

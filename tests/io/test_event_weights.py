@@ -3,7 +3,6 @@
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import fields
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -253,5 +252,5 @@ def test_ranges_and_slices_of_rows_change_nothing(
 
 def test_reading_options_are_parameters_of_read_interactions_with_the_same_defaults() -> None:
     parameters = inspect.signature(read_interactions).parameters
-    for option in fields(ReadingOptions):
-        assert parameters[option.name].default == option.default, option.name
+    for name, option in ReadingOptions.model_fields.items():
+        assert parameters[name].default == option.default, name

@@ -111,7 +111,7 @@ def test_ids_of_any_characters_come_back_as_they_were(client: httpx.Client) -> N
         (
             {"history": ["milk"], "at_most": {"brand": "2"}},
             422,
-            "at_most.brand: Input should be a valid integer",
+            "at_most['brand'] must be a whole number, 0 or more; got '2'.",
         ),
         ({"history": ["milk"], "at_most": {"brand": -1}}, 422, "a whole number, 0 or more"),
         ({"history": ["milk"], "at_most": {"brand": 2}}, 422, "this model has none. Whoever makes the model"),
@@ -125,7 +125,7 @@ def test_ids_of_any_characters_come_back_as_they_were(client: httpx.Client) -> N
             "a number from 1e-06",
         ),
         (
-            {"history": ["milk"], "boost": {"add": [{"item": 1, "value": 1}] * 21}},
+            {"history": ["milk"], "boost": {"add": [{"item": i, "value": 1} for i in range(21)]}},
             422,
             "boost must be at most 20",
         ),

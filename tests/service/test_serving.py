@@ -11,7 +11,6 @@ import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import fields
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -263,8 +262,8 @@ def test_the_first_answer_of_the_guide_is_that_of_its_model(
 
 
 def test_the_pages_name_every_setting_path_field_and_metric(shop: Path) -> None:
-    for field in fields(ServiceSettings):
-        assert re.search(rf"^\| `{field.name}`", SETTINGS, re.MULTILINE), field.name
+    for name in ServiceSettings.model_fields:
+        assert re.search(rf"^\| `{name}`", SETTINGS, re.MULTILINE), name
     with asking(shop) as client:
         api = client.get("/v1/openapi.json").json()
         for path in api["paths"]:

@@ -44,7 +44,7 @@ def staged_recommendations(
     raises, nothing changes.
     """
     check_target(path, target.get("form"), target.get("table"))
-    question = Question(**options)
+    question = Question.of(**options)
     people = people_of(fitted, users, history)
     batches = recommending.recommend(fitted, runtime, people, question, progress=progress)
     rows = recommending.as_table(fitted, people, question, batches)

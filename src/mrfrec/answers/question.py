@@ -1,12 +1,14 @@
-"""The options of a recommendation, checked once."""
+"""The options of a recommendation."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, PlainValidator, SkipValidation
 
 from mrfrec.answers.where import Where, check_where
-from mrfrec.checks import check_count, check_flag, check_number, option, shortened, warn
+from mrfrec.checks import check_count, check_number, shortened, warn
 from mrfrec.errors import ParameterError
+from mrfrec.options import USUAL, Options, Shell, Whole
 
 ItemFilter = Iterable[int | str] | Mapping[Any, Iterable[int | str]] | None
 """Ids of items, or ids by user; None for no filter."""
@@ -19,54 +21,57 @@ _MOST_COLUMNS = 20  # of `at_most`
 BOOST_LIMITS = {"add": (-1e30, 1e30), "multiply": (1e-6, 1e6)}  # sums are finite in single precision
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(Options):
     """How many items to recommend, which ones, and how to rank and explain them.
 
-    The fields are the parameters of `Recommender.recommend`, options of the command line and fields of the
-    requests to a service, which show their help and their limits.
+    The fields are the parameters of `Recommender.recommend`, options of the command line, and fields of
+    requests to a service.
     """
 
-    k: int = option(10, "Number of items.", least=1)
-    exclude_seen: bool = option(True, "Leave out the items of the history.")
-    allow: ItemFilter = option(None, "Recommend only these items.")
-    exclude: ItemFilter = option(None, "Never recommend these items.")
-    novelty: float | None = option(
-        None, "Above 0 favors rarer items, below 0 popular ones; as fitted by default.", least=-1, most=1
-    )
-    explain: int = option(
-        0, "Number of reasons for each item: items of the history that add most to its score.", least=0
-    )
-    where: Where = option(None, "Recommend only items of which this is true: price < 50 AND in_stock.")
-    at_most: Quotas = option(
-        None, 'At most so many items with the same value of a column: {"brand": 2, "color": 3}.'
-    )
-    boost: Boost = option(
-        None, 'Columns of numbers to add to the scores, or to multiply them by: {"add": "margin"}.'
-    )
-    variety: float = option(
-        0.0,
-        "Above 0, each further item is less like those before it; at 1 only that counts.",
-        least=0,
-        most=1,
-    )
-    strict: bool = option(
-        False, "Refuse users whom the model does not know; else they get the most popular items."
-    )
+    group: ClassVar[str] = "Rules"
 
-    def __post_init__(self) -> None:
-        checked = {
-            "k": check_count("k", self.k, _LIMITS["k"]["least"]),
-            "exclude_seen": check_flag("exclude_seen", self.exclude_seen),
-            "novelty": check_novelty(self.novelty),
-            "explain": check_count("explain", self.explain, _LIMITS["explain"]["least"]),
-            "where": check_where(self.where),
-            "at_most": _check_at_most(self.at_most),
-            "boost": check_boost(self.boost),
-            "variety": check_number("variety", self.variety, "between 0 and 1", lambda x: 0 <= x <= 1),
-            "strict": check_flag("strict", self.strict),
-        }
-        self.__dict__.update(checked)  # numbers of numpy become plain ones
+    k: Annotated[Whole, Shell("-k", usual=True)] = Field(10, ge=1, description="Number of items.")
+    exclude_seen: Annotated[bool, Shell("--exclude-seen/--seen")] = Field(
+        True, description="Leave out the items of the history."
+    )
+    allow: Annotated[ItemFilter, SkipValidation, Shell(value="ITEMS")] = Field(
+        None, description="Recommend only these items."
+    )
+    exclude: Annotated[ItemFilter, SkipValidation, Shell(value="ITEMS", usual=True)] = Field(
+        None, description="Never recommend these items."
+    )
+    novelty: Annotated[float | None, USUAL] = Field(
+        None,
+        ge=-1,
+        le=1,
+        description="Above 0, rarer items score higher; below 0, popular items; by default as fitted.",
+    )
+    explain: Whole = Field(
+        0, ge=0, description="Number of reasons for each item: items of the history that add most."
+    )
+    where: Annotated[Where, PlainValidator(check_where), Shell(value="SQL", usual=True)] = Field(
+        None, description="Recommend only items of which this is true: price < 50 AND in_stock."
+    )
+    at_most: Annotated[
+        Quotas, PlainValidator(lambda x: _check_at_most(x), json_schema_input_type=Quotas), USUAL
+    ] = Field(
+        None, description='At most so many items with the same value of a column: {"brand": 2, "color": 3}.'
+    )
+    boost: Annotated[Boost, PlainValidator(lambda x: check_boost(x)), Shell(value="LIST", usual=True)] = (
+        Field(
+            None,
+            description='Columns of numbers to add to the scores, or to multiply them by: {"add": "margin"}.',
+        )
+    )
+    variety: Annotated[float, USUAL] = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Above 0, each further item is less like the items before it; at 1 only this counts.",
+    )
+    strict: bool = Field(
+        False, description="Refuse users whom the model does not know; else they get the most popular items."
+    )
 
     def cost(self, lengths: Sequence[int]) -> int:
         """Return the cost of answers to histories of these lengths: their rows, and the work of reasons."""
@@ -92,21 +97,16 @@ class Question:
 
 def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a question among the arguments of a function."""
-    return {each.name: given[each.name] for each in fields(Question)}
+    return {name: given[name] for name in Question.model_fields}
 
 
 _COST_OF_RULES = 100  # of one list, in rows
 _LEAST_VARIED, _MOST_VARIED = 50, 500  # candidates among which variety chooses
 
-_LIMITS: Mapping[str, Mapping[str, Any]] = {each.name: each.metadata for each in fields(Question)}
-
 
 def check_novelty(novelty: object) -> float | None:
-    """Return γ, checked by its limits, or None for that of the fit."""
-    if novelty is None:
-        return None
-    least, most = _LIMITS["novelty"]["least"], _LIMITS["novelty"]["most"]
-    return check_number("novelty", novelty, f"between {least} and {most}", lambda x: least <= x <= most)
+    """Return γ, checked, or None for the value of the fit."""
+    return Question.of(novelty=novelty).novelty
 
 
 def candidates_of_variety(k: int) -> int:

@@ -12,7 +12,7 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from datetime import date, timedelta
 from functools import cache, partial
 from inspect import Parameter, Signature, getdoc, signature
@@ -24,6 +24,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from typer import Option
 
 from mrfrec.errors import ParameterError
+from mrfrec.options import Options
 
 # Options that are not spelled as the parameter of the command, or of the library.
 _OWN = {"k": "-k", "output": "-o --output", "best": "-o --output", "form": "--format", "source": "--from"}
@@ -85,12 +86,13 @@ class Derived(NamedTuple):
 @cache
 def parameters_of(source: Any) -> Mapping[str, Declared]:
     """Return the parameters of a function or class that have a default, or the fields of a dataclass."""
-    if is_dataclass(source):
-        helps = {each.name: each.metadata["help"] for each in fields(source)}
-        kinds = get_type_hints(source)
-    else:
-        helps = _sentences(getdoc(source))
-        kinds = get_type_hints(vars(source).get("__init__", source))
+    if isinstance(source, type) and issubclass(source, Options):
+        return {
+            name: Declared(name, field.annotation, field.default, field.description or "")
+            for name, field in source.model_fields.items()
+        }
+    helps = _sentences(getdoc(source))
+    kinds = get_type_hints(vars(source).get("__init__", source))
     optional = [each for each in signature(source).parameters.values() if each.default is not Parameter.empty]
     return {x.name: Declared(x.name, kinds[x.name], x.default, helps[x.name]) for x in optional}
 

@@ -1,6 +1,6 @@
 """Options that several commands share."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -43,9 +43,7 @@ Machine = Annotated[dict[str, Any], _MACHINE]
 RankingMachine = Annotated[dict[str, Any], _MACHINE._replace(only=("threads", "device"))]
 ModelParameters = Annotated[dict[str, Any], Derived(MRF, without=_MACHINE.only)]
 Asked = Annotated[dict[str, Any], Derived(Question, without=("explain",))]
-_RULES = tuple(
-    each.name for each in fields(Question) if each.name in ("where", "at_most", "boost", "variety")
-)
+_RULES = tuple(name for name in Question.model_fields if name in ("where", "at_most", "boost", "variety"))
 Rules = Annotated[dict[str, Any], Derived(Question, _RULES)]
 _SERVED = (
     "copies",

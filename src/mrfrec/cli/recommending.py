@@ -173,7 +173,7 @@ def recommend(
         form = {name: x for name, x in reading.items() if name not in ("value", "event", "time")}
         by_user = read_exclusions(exclude_file, whose.get("users", ids), ids, opened.items_, form)
         filters["exclude"] = {**by_user, None: filters.get("exclude")}
-    question = Question(**(asking | filters), explain=_REASONS if explain else 0)
+    question = Question.of(**(asking | filters), explain=_REASONS if explain else 0)
     with progress_bar(results=results.output is None) as progress:
         if target is not None:
             rows = opened.recommend_to(**target, **whose, **vars(question), progress=progress)

@@ -133,7 +133,7 @@ class Origin:
     @property
     def is_binary(self) -> bool:
         """Whether every pair counts 1."""
-        return not ReadingOptions(**self.rules).rows_have_weights
+        return not ReadingOptions.of(**self.rules).rows_have_weights
 
     def only(self, keep: npt.NDArray[Any]) -> "Origin":
         """Return the origin of some of the pairs, in the order given if `keep` are positions."""
@@ -143,7 +143,7 @@ class Origin:
     @property
     def moving_window(self) -> int | None:
         """The window, in microseconds, if it ends at the latest time; else None."""
-        options = ReadingOptions(**self.rules)
+        options = ReadingOptions.of(**self.rules)
         return None if options.now is not None else options.microseconds("window")
 
     def check_can_shrink(self, keep: npt.NDArray[np.bool_]) -> None:

@@ -4,14 +4,15 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
+from pydantic import AfterValidator, Field, PlainValidator, model_validator
 
-from mrfrec.checks import check_count, check_flag, check_number, in_words, is_unicode
+from mrfrec.checks import check_number, is_unicode
 from mrfrec.errors import ParameterError
+from mrfrec.options import USUAL, Options, Shell, Whole
 
 Moment = str | date | datetime
 Duration = str | timedelta
@@ -27,80 +28,111 @@ LIMITS = ("max_history", "min_users", "min_items")
 PARSING = ("on_bad", "missing_time", "separator", "columns", "input_format", "query")
 """Options about the form of a table, in which one table may differ from the next."""
 
-_CHOICES = {"duplicates": get_args(Duplicates), "on_bad": get_args(OnBad)}
 _SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _MOMENTS = ("now", "since", "until")
 _LONGEST_SECONDS = 1e6 * 86400
 _EPOCH = datetime(1970, 1, 1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReadingOptions:
-    """The options of `read_interactions`, which documents them, without the names of columns."""
+def _time(value: object) -> object:
+    moment("", value)
+    return value
 
-    min_value: float | None = None
-    binary: bool = True
-    event_weights: Mapping[str, float] | None = None
-    now: Moment | None = None
-    since: Moment | None = None
-    until: Moment | None = None
-    window: Duration | None = None
-    duplicates: Duplicates = "sum"
-    max_history: int | None = None
-    min_users: int = 0
-    min_items: int = 0
-    on_bad: OnBad = "refuse"
-    ids: TextIds | None = None
-    missing_time: MissingTime | None = None
-    separator: str | None = None
-    columns: Sequence[str] | None = None
-    input_format: Format | None = None
-    query: str | None = None
 
-    def __post_init__(self) -> None:
-        for name, allowed in _CHOICES.items():
-            value = getattr(self, name)
-            if not isinstance(value, str) or value not in allowed:
-                raise ParameterError(name, in_words((f'"{choice}"' for choice in allowed), "or"), value)
-        if self.missing_time not in (None, "oldest"):
-            raise ParameterError("missing_time", '"oldest" or None', self.missing_time)
-        if self.ids not in (None, *get_args(TextIds)):
-            raise ParameterError("ids", '"text", "users", "items" or None', self.ids)
-        check_flag("binary", self.binary)
-        if self.min_value is not None:
-            number = check_number("min_value", self.min_value, "a finite number", lambda x: abs(x) < 3e38)
-            object.__setattr__(self, "min_value", number)
-        if self.event_weights is not None:
-            object.__setattr__(self, "event_weights", _weights_by_kind(self.event_weights))
-        since, until, *_ = map(self.microseconds, ("since", "until", "now", "window"))
+def _window(value: object) -> object:
+    duration("", value)
+    return value
+
+
+def _separator(mark: str) -> str:
+    if not mark or not mark.isascii() or set(mark) & set('"\r\n'):
+        raise ParameterError("separator", "ASCII characters, no quotation mark or line end", mark)
+    return mark
+
+
+def _column_names(columns: object) -> list[str]:
+    names = list(columns) if isinstance(columns, Iterable) and not isinstance(columns, str) else []
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise ParameterError("columns", "a list of distinct names", columns)
+    return names
+
+
+_Time = Annotated[str | date | datetime, PlainValidator(_time)]
+_Window = Annotated[str | timedelta, PlainValidator(_window)]
+_Weights = Annotated[Mapping[str, float], PlainValidator(lambda weights: _weights_by_kind(weights))]
+_Limit = Annotated[Whole, Field(ge=0)]
+
+
+class ReadingOptions(Options):
+    """The options of `read_interactions`, without the names of columns."""
+
+    group: ClassVar[str] = "Rows"
+
+    min_value: Annotated[float | None, USUAL] = Field(
+        None,
+        gt=-3e38,
+        lt=3e38,
+        description="Leave out rows with a value below this: 4 for ratings of 4 and more.",
+    )
+    binary: Annotated[bool, Shell("--binary/--values")] = Field(
+        True, description="Let every pair count 1, or its value."
+    )
+    event_weights: Annotated[
+        Annotated[Mapping[str, float], PlainValidator(lambda x: _weights_by_kind(x))] | None, USUAL
+    ] = Field(None, description='What an event of each kind counts: {"view": 0.2, "cart": 0.5, "buy": 1}.')
+    now: _Time | None = Field(
+        None, description="Time from which `window` is measured, by default the latest time in the data."
+    )
+    since: Annotated[_Time | None, USUAL] = Field(
+        None, description='Leave out rows before this time: "2026-11-16", "2026-11-16T10:30:00".'
+    )
+    until: _Time | None = Field(None, description="Leave out rows at this time and later.")
+    window: Annotated[_Window | None, USUAL] = Field(
+        None, description='Leave out rows that are older than this at `now`: "365d", "12h", "2w".'
+    )
+    duplicates: Duplicates = Field(
+        "sum",
+        description='Combine several rows of one user and item: "sum" what they count, take the largest '
+        '("max"), the "last" or the "first" in the order of the table, or raise an "error".',
+    )
+    max_history: _Limit | None = Field(
+        None, description="Leave out users with more items than this, such as robots."
+    )
+    min_users: _Limit = Field(0, description="Then leave out items with fewer users than this.")
+    min_items: _Limit = Field(0, description="Then leave out users with fewer items than this.")
+    on_bad: Annotated[OnBad, USUAL] = Field(
+        "refuse", description='Bad rows, such as rows without ids: "refuse" the table, or "skip" the rows.'
+    )
+    ids: TextIds | None = Field(
+        None,
+        description='Ids that are texts, also if they look like integers: of "users", of "items", or "text" '
+        "for both.",
+    )
+    missing_time: MissingTime | None = Field(
+        None, description='Let rows whose time is missing or cannot be read count as the "oldest".'
+    )
+    separator: Annotated[str, AfterValidator(_separator)] | None = Field(
+        None, description="Text between the columns of a text file, detected by default."
+    )
+    columns: Annotated[Sequence[str], PlainValidator(_column_names)] | None = Field(
+        None, description='Names of the columns of a text file without a header: ["user", "item", "plays"].'
+    )
+    input_format: Format | None = Field(
+        None, description="Format of the data, if the names of the files do not tell."
+    )
+    query: Annotated[str | None, Shell(value="SQL", usual=True)] = Field(
+        None, description='SQL that reads from a database: "select user_id, sku, ts from orders".'
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        since, until = map(self.microseconds, ("since", "until"))
         if since is not None and until is not None and until <= since:
             raise ParameterError("until", f"after since, {self.since}", self.until)
         if self.now is not None and self.window is None:
             advice = "To leave out later events, use until."
             raise ParameterError("now", "left out without window", self.now, advice)
-        for name in LIMITS:
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), least=0)
-        self._check_form()
-
-    def _check_form(self) -> None:
-        mark = self.separator
-        if mark is not None and not (
-            isinstance(mark, str) and mark and mark.isascii() and not set(mark) & set('"\r\n')
-        ):
-            raise ParameterError("separator", "ASCII characters, no quotation mark or line end", mark)
-        columns = self.columns
-        if columns is not None:
-            names = list(columns) if isinstance(columns, Iterable) and not isinstance(columns, str) else []
-            are_texts = bool(names) and all(isinstance(name, str) for name in names)
-            if not are_texts or len(set(names)) < len(names):
-                raise ParameterError("columns", "a list of distinct names", columns)
-            object.__setattr__(self, "columns", names)
-        form = self.input_format
-        if form is not None and (not isinstance(form, str) or form not in FORMATS):
-            raise ParameterError("input_format", f"one of {', '.join(FORMATS)}", self.input_format)
-        if self.query is not None and not isinstance(self.query, str):
-            raise ParameterError("query", "a text", self.query)
+        return self
 
     def microseconds(self, name: str) -> int | None:
         """Return an option in microseconds: a duration, or a time since 1970 in UTC."""
@@ -129,8 +161,11 @@ class ReadingOptions:
 
     def rules(self) -> dict[str, Any]:
         """Return the options by which more rows must be read, without limits, as JSON can hold them."""
-        kept = [each for each in fields(self) if each.name not in (*LIMITS, *PARSING)]
-        rules = {each.name: x for each in kept if (x := getattr(self, each.name)) != each.default}
+        kept = {name: field.default for name, field in ReadingOptions.model_fields.items() if name in RULES}
+        rules = {
+            name: x for name, default in kept.items()
+            if name not in LIMITS and (x := getattr(self, name)) != default
+        }  # fmt: skip
         for name in rules.keys() & {*_MOMENTS}:
             rules[name] = str(np.datetime64(self.microseconds(name), "us"))
         if self.window is not None:
@@ -142,7 +177,7 @@ class ReadingOptions:
         return {name: getattr(self, name) for name in LIMITS}
 
 
-RULES = tuple(each.name for each in fields(ReadingOptions) if each.name not in PARSING)
+RULES = tuple(name for name in ReadingOptions.model_fields if name not in PARSING)
 """Options that are kept with the data, since more rows must be read by the same."""
 
 

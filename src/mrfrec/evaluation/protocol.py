@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 Ties = Literal["index", "popularity"]
 Rules = Mapping[str, Any] | None
 _NAMES_OF_RULES = ("where", "at_most", "boost", "variety", "allow", "exclude", "novelty")
-RULES = tuple(each.name for each in fields(Question) if each.name in _NAMES_OF_RULES)
+RULES = tuple(name for name in Question.model_fields if name in _NAMES_OF_RULES)
 """The parameters of `recommend` with which models can be evaluated."""
 
 
@@ -411,7 +411,7 @@ def _question(rules: Rules, k: int, ties: Ties) -> Question | None:
         return None
     if ties != "popularity":
         raise ParameterError("ties", '"popularity" with rules', ties)
-    return Question(k=k, **rules)
+    return Question.of(k=k, **rules)
 
 
 def evaluate_rules(

@@ -85,7 +85,7 @@ class ItemRows(NamedTuple):
 
 def read_item_rows(source: object, item: str | None, query: str | None, needed: Sequence[str]) -> ItemRows:
     """Read all columns of a table of items; raise if one that is needed is not there."""
-    sources = open_sources(source, ReadingOptions(query=query), what="the table of items")
+    sources = open_sources(source, ReadingOptions.of(query=query), what="the table of items")
     first = sources[0]
     of_ids = find_item(first, item)
     others = [column for column in first.columns if column != of_ids]

@@ -79,7 +79,7 @@ def read_lists(
     """
     if rank is not None and score is not None:
         raise ParameterError("score", "None with rank: one of them orders the lists", score)
-    options = ReadingOptions(
+    options = ReadingOptions.of(
         separator=separator, columns=columns, input_format=input_format, query=query, duplicates="error"
     )
     sources = open_sources(source, options)

@@ -78,7 +78,7 @@ class RowReader:
         oldest: int | None = None,
         erased: Erasures | None = None,
     ) -> None:
-        self.options = options or ReadingOptions()
+        self.options = options or ReadingOptions.of()
         self._erased = erased or Erasures()
         self._ends = np.empty(0, np.int64)  # for the number of each user: see `Erasures.ends`
         self.erased_rows, self._erased_users = 0, set[int]()

@@ -59,7 +59,7 @@ def open_sources(
     `what` says in an error what it is.
     """
     check_threads("reading")
-    options = options or ReadingOptions()
+    options = options or ReadingOptions.of()
     parts: Any = source if isinstance(source, list | tuple) else [source]
     if options.query is not None or any(map(is_database, parts)):
         _check_query(parts, options)
@@ -263,7 +263,7 @@ def _open_url(url: str, options: ReadingOptions) -> list[Source]:
     _check_scheme(url)
     name = redacted(url)
     form = _format_of(name, options)
-    options = replace(options, input_format=form)
+    options = options.model_copy(update={"input_format": form})
     scan_options: dict[str, Any] = {"glob": any(mark in url for mark in "*?["), "storage_options": _RETRIES}
     if form in ("parquet", "arrow"):
         scan = pl.scan_parquet if form == "parquet" else pl.scan_ipc

@@ -7,7 +7,7 @@ of the file.
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -253,8 +253,8 @@ def check_reading(parameters: Mapping[str, Any]) -> ReadingOptions:
     for name in _COLUMNS:
         if name not in ("time", "value") and not isinstance(parameters.get(name), str | None):
             raise ParameterError(name, "a text", parameters[name])
-    names = [field.name for field in fields(ReadingOptions) if field.name in parameters]
-    options = ReadingOptions(**{name: parameters[name] for name in names})
+    names = [name for name in ReadingOptions.model_fields if name in parameters]
+    options = ReadingOptions.of(**{name: parameters[name] for name in names})
     _check_time(parameters.get("time"), options)
     _check_value(parameters.get("value"), options)
     _refuse_unused({name: parameters.get(name) for name in _USED_WITH}, options)

@@ -536,7 +536,7 @@ class Recommender(ABC):
         items. The table is of the library that `frames` tells.
         """
         options = options_of(locals())
-        fitted, question = self.fitted_, Question(**options)
+        fitted, question = self.fitted_, Question.of(**options)
         people = people_of(fitted, users, history)
         with showing(progress) as report:
             batches = recommending.recommend(fitted, runtime_of(self), people, question, progress=report)

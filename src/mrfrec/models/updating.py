@@ -121,7 +121,7 @@ def read_more(fitted: FittedState, source: object, **options: Any) -> "Interacti
             raise ParameterError(name, rule, options[name])
     origin = fitted.origin_for("update")
     oldest = None if origin.times is None else int(origin.times.min())
-    if origin.times is None and not ReadingOptions(**origin.rules).uses_times:
+    if origin.times is None and not ReadingOptions.of(**origin.rules).uses_times:
         if options.get("missing_time") is not None:
             rule = "left out: the model was fitted without times"
             raise ParameterError("missing_time", rule, options["missing_time"])

@@ -254,7 +254,7 @@ def _recommended(
     model: Recommender, histories: Interactions, options: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Return the first 10 recommendations to each of the users, without warnings."""
-    question = Question(k=_COMPARED_ITEMS, **options)
+    question = Question.of(k=_COMPARED_ITEMS, **options)
     people = people_of(model.fitted_, None, histories)
     return list(as_rows(model.fitted_, runtime_of(model), people, question, unknown=[]))
 

@@ -6,7 +6,6 @@ import re
 import time
 import tomllib
 from contextlib import suppress
-from dataclasses import fields
 from datetime import date, timedelta
 from glob import escape
 from os import PathLike
@@ -223,7 +222,7 @@ class RecommendationSink(Sink):
     model_config = ConfigDict(extra="allow")
     usual_columns = RECOMMENDATION_COLUMNS
     # Item ids of `allow` and `exclude` are no settings of a job, which knows all its users.
-    further_keys = frozenset(each.name for each in fields(Question)) - {"k", "allow", "exclude", "strict"}
+    further_keys = frozenset(Question.model_fields) - {"k", "allow", "exclude", "strict"}
 
     @check_section(mode="after")
     def _check_question(self) -> Self:
@@ -232,7 +231,7 @@ class RecommendationSink(Sink):
 
     @property
     def question(self) -> Question:
-        return Question(self.k, **self.options)
+        return Question.of(k=self.k, **self.options)
 
 
 class Publishing(JobSection):

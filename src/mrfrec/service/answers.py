@@ -112,7 +112,7 @@ def _answers(
     possible["boost"] = boost
     missing: list[UnknownIds] = []
     batches = recommending.recommend(
-        model.fitted_, runtime_of(model), people, replace(question, **possible), unknown=missing
+        model.fitted_, runtime_of(model), people, question.model_copy(update=possible), unknown=missing
     )
     lost = {each.parameter: {*each.ids} for each in missing}
     others = [

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import fields
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -15,9 +14,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mrfrec.answers.people import length_of_history
-from mrfrec.answers.question import Boost, Question, check_boost
+from mrfrec.answers.question import Question
 from mrfrec.checks import in_words
 from mrfrec.errors import MrfrecError
+from mrfrec.options import own_errors
 from mrfrec.service import answers, schemas
 from mrfrec.service.metrics import Metrics
 from mrfrec.service.middleware import LARGE_BODY, info_of
@@ -28,7 +28,6 @@ from mrfrec.service.settings import ServiceSettings
 
 _LARGE = 1000  # items of a history, and of an answer with its reasons, that take more than milliseconds
 
-_OPTIONS = [each.name for each in fields(Question)]  # which have the same names in `schemas.Asked`
 _BRIEF: Any = {"include_url": False, "include_context": False}  # errors of pydantic
 _HISTORY = "the number of items of a history"
 _UNKNOWN_ITEM = "the model does not know this item."
@@ -64,17 +63,17 @@ def create_router(
     @router.post("/recommend", response_model=schemas.RecommendResponse, summary="Recommend items")
     async def recommend(body: schemas.RecommendRequest, request: Request) -> Response:
         choice = _choice_of(body, models)
-        question = _question(body, settings)
+        _check_sizes(body, settings)
         served = choice.served
         history = _history(body.history or (), settings)
         length = len(history) if body.user is None else _length_of_history(served, body.user, body.strict)
-        is_large = length + _check_cost(question, [length], settings) > _LARGE
+        is_large = length + _check_cost(body, [length], settings) > _LARGE
 
         def work() -> Response:
             if body.user is None:
-                found, others = answers.recommend(served.model, [history], question)
+                found, others = answers.recommend(served.model, [history], body)
             else:
-                found, others = answers.recommend_to_user(served.model, body.user, question)
+                found, others = answers.recommend_to_user(served.model, body.user, body)
             metrics.count_answers(served.name, found, len(history))
             (answer,) = found
             items = _encoded_rows(answer.items) if is_large else answer.items
@@ -87,17 +86,17 @@ def create_router(
     async def recommend_batch(body: schemas.BatchRequest, request: Request) -> Response:
         choice = models.choose(body.model, body.visitor)
         _check_at_most(settings.max_batch, "the number of histories", len(body.histories))
-        question = _question(body, settings)
+        _check_sizes(body, settings)
         histories = body.histories
         lengths = [len(history) for history in histories]
         _check_at_most(settings.max_history, _HISTORY, max(lengths))
-        cost = _check_cost(question, lengths, settings)
+        cost = _check_cost(body, lengths, settings)
         step = max(1, _PIECE * len(histories) // (cost + sum(lengths)))
         replies: list[bytes] = []
 
         def work(first: int) -> list[int | str]:
             some = [_history(history, settings) for history in histories[first : first + step]]
-            found, others = answers.recommend(choice.served.model, some, question)
+            found, others = answers.recommend(choice.served.model, some, body)
             metrics.count_answers(choice.served.name, found, sum(map(len, some)))
             replies.extend(_encoded({**one._asdict(), "items": _encoded_rows(one.items)}) for one in found)
             return others
@@ -131,10 +130,10 @@ def create_router(
             _length_of_history(served, body.user, strict=False)
         else:
             history = _history(body.history, settings)
+        _check_boost(body.boost, settings)
         found = await lookups.run_in_thread(
-            answers.explain, served.model, body.item, history, body.user, body.novelty,
-            check_boost(_boost(body.boost, settings)),
-        )  # fmt: skip
+            answers.explain, served.model, body.item, history, body.user, body.novelty, body.boost
+        )
         if found is None:
             raise ProblemError(404, _UNKNOWN_ITEM)
         return _reply(choice, found)
@@ -212,6 +211,9 @@ class _JsonRoute(APIRoute):
                         raise
                     body = kind.model_validate(_load_json(arrived.body))
             except ValidationError as error:
+                ours = own_errors(error)
+                if len(ours) == error.error_count():
+                    raise ours[0] from None
                 found = error.errors(**_BRIEF, include_input=len(arrived.body) <= LARGE_BODY)
                 wrong = [{**one, "loc": ("body", *one["loc"])} for one in found]
                 raise RequestValidationError(wrong) from None
@@ -267,25 +269,23 @@ def _choice_of(body: schemas.RecommendRequest | schemas.ExplainRequest, models: 
     return choice
 
 
-def _question(body: schemas.RecommendRequest | schemas.BatchRequest, settings: ServiceSettings) -> Question:
-    _check_at_most(settings.max_k, "k", body.k)
-    for name, items in (("exclude", body.exclude), ("allow", body.allow)):
-        if items:
-            _check_at_most(settings.max_history, f"the number of items of {name}", len(items))
-    asked = {name: getattr(body, name) for name in _OPTIONS}
-    asked |= {"boost": _boost(body.boost, settings), "where": schemas.where_of(body.where)}
-    question = Question(**asked)
-    for words in question.where.values() if isinstance(question.where, dict) else ():
+def _check_sizes(asked: Question, settings: ServiceSettings) -> None:
+    """Refuse a question that is larger than the settings allow."""
+    _check_at_most(settings.max_k, "k", asked.k)
+    for name in ("exclude", "allow"):
+        _check_at_most(
+            settings.max_history, f"the number of items of {name}", len(getattr(asked, name) or ())
+        )
+    _check_boost(asked.boost, settings)
+    for words in asked.where.values() if isinstance(asked.where, dict) else ():
         values = sum(len(value) for value in words.values() if isinstance(value, list))
         _check_at_most(settings.max_history, "the number of values of a condition", values)
-    return question
 
 
-def _boost(boosting: schemas.Boosting | None, settings: ServiceSettings) -> Boost:
-    for numbers in () if boosting is None else (boosting.add, boosting.multiply):
-        if isinstance(numbers, list):
+def _check_boost(boost: Any, settings: ServiceSettings) -> None:
+    for numbers in (boost or {}).values():
+        if not isinstance(numbers, str):
             _check_at_most(settings.max_history, "the number of items of boost", len(numbers))
-    return schemas.boost_of(boosting)
 
 
 def _check_at_most(most: int, what: str, count: int) -> None:

@@ -264,7 +264,7 @@ def _history(visit: PageVisit) -> tuple[str, Content]:
     novelty = query.novelty if model.fitted_.learned.scales_scores else None
     k = query.k or 10
     ids = visit.ids(places)
-    question = Question(k=k, novelty=novelty, variety=query.variety, **visit.rules())
+    question = Question.of(k=k, novelty=novelty, variety=query.variety, **visit.rules())
     recommended = answers.recommend(model, [dict.fromkeys(ids)], question)[0][0].items
     targets = model.items_.find([row["item"] for row in recommended], "item")
     rows = visit.items(targets)

@@ -1,15 +1,15 @@
 """The requests and responses of the API, as OpenAPI describes them, and the addresses of pages."""
 
 from collections import Counter
-from dataclasses import fields
 from itertools import islice
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, Json, create_model, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Json, model_validator
 
-from mrfrec.answers.question import Boost, ItemFilter, Question, Quotas
-from mrfrec.answers.where import Where
+from mrfrec.answers.question import Boost, Question, Quotas, check_boost
+from mrfrec.answers.where import check_where
 from mrfrec.checks import shortened
+from mrfrec.options import Whole, same_field
 from mrfrec.service.problems import ProblemError
 
 _Integer = Annotated[int, Field(ge=-(2**63), lt=2**64)]
@@ -139,26 +139,22 @@ class _ForSomebody(_Strict):
         return data
 
 
-def _options() -> Any:
-    """Return the fields of `Question` as those of a request, with their help and limits."""
-    found = {}
-    for each in fields(Question):
-        rules: dict[str, Any] = {"ge": each.metadata["least"], "le": each.metadata["most"]}
-        if each.name == "explain":
-            rules |= {"le": _MOST_REASONS, "alias": "reasons"}
-        kinds: dict[Any, Any] = {
-            ItemFilter: Items | None, Where: Conditions | None, Boost: Boosting | None,
-        }  # fmt: skip
-        kind = kinds.get(each.type, each.type)
-        found[each.name] = kind, Field(each.default, description=each.metadata["help"], **rules)
-    return found
+_Boost = Annotated[Boosting | None, AfterValidator(lambda boosting: check_boost(boost_of(boosting)))]
 
 
-_OPTIONS = _options()
-Asked: Any = create_model("Asked", __base__=_ForSomebody, **_OPTIONS)
+class _Asked(_ForSomebody, Question):
+    """A question whose items and conditions are written in JSON."""
+
+    allow: Items | None = same_field(Question, "allow")
+    exclude: Items | None = same_field(Question, "exclude")
+    explain: Whole = same_field(Question, "explain", alias="reasons", le=_MOST_REASONS)
+    where: Annotated[Conditions | None, AfterValidator(lambda x: check_where(where_of(x)))] = same_field(
+        Question, "where"
+    )
+    boost: _Boost = same_field(Question, "boost")  # type: ignore[assignment]
 
 
-class RecommendRequest(Asked):  # type: ignore[misc]
+class RecommendRequest(_Asked):
     """For whom to recommend: a history, or a user whose history the model keeps."""
 
     history: History | None = None
@@ -167,7 +163,7 @@ class RecommendRequest(Asked):  # type: ignore[misc]
     model_config = _example({"history": ["milk"], "k": 10, "reasons": 3}, {"user": "u17"})
 
 
-class BatchRequest(Asked):  # type: ignore[misc]
+class BatchRequest(_Asked):
     """Several histories, with the same options for all."""
 
     histories: Annotated[list[History], Field(fail_fast=True, min_length=1)]
@@ -181,8 +177,8 @@ class ExplainRequest(_ForSomebody):
     item: ItemId
     history: History | None = None
     user: ItemId | None = None
-    novelty: float | None = _OPTIONS["novelty"][1]
-    boost: Boosting | None = _OPTIONS["boost"][1]
+    novelty: float | None = same_field(Question, "novelty")
+    boost: _Boost = same_field(Question, "boost")
 
     model_config = _example({"item": "bread", "history": ["milk", "jam"]})
 
@@ -195,8 +191,8 @@ class PageQuery(BaseModel):
     item: list[str] = Field(default=[], max_length=MOST_ON_PAGE)  # of the history, or the item to show
     add: str | None = None  # if given, what is found is added to the history
     k: int | None = Field(default=None, ge=1, le=MOST_ON_PAGE)
-    novelty: float | None = _OPTIONS["novelty"][1]
-    variety: float = _OPTIONS["variety"][1]
+    novelty: float | None = same_field(Question, "novelty")
+    variety: float = same_field(Question, "variety")
     where: Json[Conditions] | None = None  # as in the API
     at_most: Json[Quotas] = None
 
