@@ -20,7 +20,7 @@ TABLES = {
     Recommender: ("recommend", "similar_items", "explain", "history", "search"),
 }
 # Names of parameters that only the caller knows, and those that are refused by name.
-FREE = {"set_params", "paper", "grid", "update", "of"}
+FREE = {"set_params", "paper", "grid", "update", "of", "replace"}
 
 
 def public_functions() -> dict[str, Callable[..., Any]]:
