@@ -127,7 +127,8 @@ def test_the_plan_is_what_a_fit_takes_where_nearly_all_pairs_are_used_together(d
         make().fit(data)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert peak <= plans[-1] <= 1.2 * peak
+        # Objects of Python, which no plan counts, come and go by some per cent.
+        assert 0.95 * peak <= plans[-1] <= 1.2 * peak
     assert plans[1] < 0.8 * plans[0]
 
 
