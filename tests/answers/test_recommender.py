@@ -75,7 +75,7 @@ def test_one_user_and_many_get_the_same_to_the_bit(kind: str, exclude_seen: bool
     model = MRF.paper(**MRFS[kind]).fit(data)
     hidden = np.isin(np.arange(30), [2, 8])
     learned: Any = model.fitted_.learned
-    base = scorers.Base(learned.base_scores, model.catalogue.by_popularity).without(hidden)
+    base = scorers.Base(learned.base_scores, model.catalogue.popularity_rank).without(hidden)
     rows = Rows.of(data.matrix)
     assert len(rows) > scorers.FEW
 

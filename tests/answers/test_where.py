@@ -351,7 +351,7 @@ def test_the_shell_and_the_service_filter_alike(tmp_path: Path, capsys: pytest.C
     assert changed.fitted_.has_histories
     assert changed.notes_ == {"by": "test"}
     assert changed.catalogue.table is not None
-    assert [*changed.catalogue.table.kinds] == [name for name in KINDS if name != "tags"]
+    assert [*changed.catalogue.table.types] == [name for name in KINDS if name != "tags"]
     assert len(rows_for(changed, history=["i00"], k=3, where={"price": 1000})) == 3
     assert "moment" in command("info", path)
 

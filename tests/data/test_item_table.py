@@ -77,7 +77,7 @@ def written(form: str, folder: Path) -> Any:
 @pytest.mark.parametrize("form", ["polars", "pandas", "parquet", "jsonl", "csv"])
 def test_each_form_gives_the_same_typed_columns(form: str, tmp_path: Path) -> None:
     table = read_item_table(written(form, tmp_path))
-    assert table.kinds == KINDS
+    assert table.types == KINDS
     assert cells(table) == expected(ROWS, "abcx")
     assert list(table.titles or ()) == ["A", "", "C", "X"]
     assert [table.frame.schema[x] for x in ("price", "stock")] == [pl.Float64, pl.Int64] or (
@@ -93,7 +93,7 @@ def test_a_query_gives_the_columns_of_its_table(tmp_path: Path) -> None:
         shop.executemany("insert into p values (?, ?, ?, ?)", [("a", 3, 1.5, "7"), ("b", 0, None, "8")])
     query = "select sku, stock > 0 as in_stock, price, name from p"
     table = read_item_table(f"sqlite:///{tmp_path}/shop.db", query=query)
-    assert table.kinds == {"in_stock": "number", "price": "number", "name": "text"}
+    assert table.types == {"in_stock": "number", "price": "number", "name": "text"}
     assert cells(table) == {"in_stock": {"a": 1, "b": 0}, "price": {"a": 1.5}, "name": {"a": "7", "b": "8"}}
 
 
@@ -121,7 +121,7 @@ def test_the_values_of_a_text_file_tell_the_kind(
     path = tmp_path / "items.csv"
     path.write_text("item,x\n" + "".join(f'i{i:02},"{x}"\n' for i, x in enumerate(column)))
     table = read_item_table(path)
-    assert table.kinds == {"x": kind}
+    assert table.types == {"x": kind}
     assert list(cells(table)["x"].values()) == values
 
 
@@ -138,7 +138,7 @@ def test_kinds_can_be_said() -> None:
     assert cells(read_item_table(table, columns=kinds)) == {
         "x": {1: 12, 2: 7}, "y": {1: True, 2: False}, "z": {1: ["a,b"], 2: ["b"]},
     }  # fmt: skip
-    assert read_item_table(table, columns=["y"]).kinds == {"y": "number"}
+    assert read_item_table(table, columns=["y"]).types == {"y": "number"}
     for column, kind, message in (
         ("z", "number", r"column 'z' must hold a number in each cell; got 'a,b'"),
         ("x", "flag", r"column 'x' must hold a flag in each cell; got '12'"),
@@ -196,7 +196,7 @@ def test_a_model_keeps_the_columns_of_its_items(tmp_path: Path, caplog: pytest.L
     loaded = mrfrec.load(tmp_path / "a.mrf")
     for table in (model.catalogue.table, loaded.catalogue.table):
         assert table is not None
-        assert table.kinds == KINDS
+        assert table.types == KINDS
         assert cells(table) == expected(ROWS, "abc")
         assert table.groups("brand", "").values.to_list() == ["yps", "zeta"]
     assert list(loaded.titles_ or ()) == ["A", "", "C"]
@@ -223,11 +223,11 @@ def test_a_table_is_replaced_without_a_fit(tmp_path: Path) -> None:
     old = mrfrec.load(tmp_path / "a.mrf")
     assert cells(mrfrec.load(tmp_path / "a.mrf").set_items(TABLE).catalogue.table) == expected(ROWS, "abc")  # type: ignore[arg-type]
     assert old.catalogue.table is not None
-    assert old.catalogue.table.kinds == {"stock": "number"}
+    assert old.catalogue.table.types == {"stock": "number"}
     assert old.recommend(history=["a"], k=2).equals(scores)
     with pytest.raises(DataError, match="names none of the items"):
         old.set_items(pl.DataFrame({"item": ["q"], "x": [1]}))
-    assert old.catalogue.table.kinds == {"stock": "number"}
+    assert old.catalogue.table.types == {"stock": "number"}
 
 
 def test_ids_are_those_of_the_model() -> None:
@@ -254,7 +254,7 @@ def test_tables_of_features_and_of_titles_are_kept(caplog: pytest.LogCaptureFixt
         EVENTS, item_features=mrfrec.read_item_features(table, columns={"brand": "category"})
     )
     assert model.catalogue.table is not None
-    assert model.catalogue.table.kinds == {"brand": "text"}
+    assert model.catalogue.table.types == {"brand": "text"}
     model.add_items(pl.DataFrame({"item": ["new"], "brand": ["z"]}))
     assert cells(model.catalogue.table)["brand"]["new"] == "z"
     with caplog.at_level(logging.INFO, "mrfrec"):
@@ -304,7 +304,7 @@ def test_a_forged_column_is_refused(column: int, part: str, change: Any, tmp_pat
     write_file(tmp_path / "b.mrf", {**arrays, name: change(arrays[name])}, facts)
     with pytest.raises(ModelFileError):
         mrfrec.load(tmp_path / "b.mrf")
-    for table in ([{"name": "x"}], 7, [{"name": "x", "kind": "what"}], [*facts["table"], facts["table"][0]]):
+    for table in ([{"name": "x"}], 7, [{"name": "x", "type": "what"}], [*facts["table"], facts["table"][0]]):
         write_file(tmp_path / "c.mrf", arrays, json.loads(json.dumps({**facts, "table": table})))
         with pytest.raises(ModelFileError):
             mrfrec.load(tmp_path / "c.mrf")

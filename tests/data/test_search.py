@@ -83,7 +83,7 @@ def test_k_cuts_the_list_of_all(titles: list[str]) -> None:
 
 
 def test_exact_names_but_for_capitals_accents_and_punctuation() -> None:
-    index = catalogue(["Amélie", "AMELIE!", "Amélie 2"]).index
+    index = catalogue(["Amélie", "AMELIE!", "Amélie 2"]).names
     assert index.exact("amelie") == [0, 1]
     assert index.exact("ameli") == []
 

@@ -330,7 +330,7 @@ def test_numeric_columns_of_a_table_of_items_are_numbers(postgres: str) -> None:
         "insert into products values ('a', 49.90, 1.5, 17), ('b', null, 2, 18)",
     )
     table = mrfrec.read_item_table(postgres, query="select * from products order by sku")
-    assert table.kinds == dict.fromkeys(("price", "grams", "code"), "number")
+    assert table.types == dict.fromkeys(("price", "grams", "code"), "number")
     model = MRF.paper(sparsity=None).fit(
         pl.DataFrame({"user": [1, 1, 2], "item": ["a", "b", "b"]}), items=table
     )

@@ -51,7 +51,7 @@ def test_few_ids_that_are_no_integers_are_refused_by_row_or_skipped(form: str, t
     assert (len(data), sum(data.skipped.values()), data.share_skipped) == (300, 2, 2 / 302)
     assert {*data.skipped} == {f"{role} id not an integer, as nearly all are" for role in ("user", "item")}
     texts = read(ids="text")
-    assert (len(texts), texts.users.kind, texts.items.kind) == (302, "string", "string")
+    assert (len(texts), texts.users.type, texts.items.type) == (302, "string", "string")
     with pytest.raises(DataError, match=r"item id.*row 301\b|row 301: item id"):
         read(ids="users")
 

@@ -181,7 +181,7 @@ def test_items_added_later_get_the_weights_of_a_fit_with_them(sparsity: float | 
 
 def test_the_values_of_a_column_tell_its_kind() -> None:
     found = read_item_features(CATALOGUE)
-    kinds = {name: encoding.kind for name, encoding in found.columns.items()}
+    kinds = {name: encoding.type for name, encoding in found.columns.items()}
     assert kinds == {
         "title": "words",
         "genres": "list",
@@ -241,7 +241,7 @@ def test_columns_can_be_chosen_and_typed() -> None:
 def test_odd_cells_are_read_or_refused(tmp_path: Path) -> None:
     texts = ["", "2001-05-06", "2010-01-02", "2020-07-08"] * 10
     found = read_item_features(pl.DataFrame({"item": range(40), "out": texts}))
-    assert found.columns["out"].kind == "number"
+    assert found.columns["out"].type == "number"
     same = read_item_features(pl.DataFrame({"sku": range(40), "item": texts}), item="sku")
     assert [name.partition(": ")[2] for name in same.names] == [n.partition(": ")[2] for n in found.names]
     with pytest.warns(MrfrecWarning, match="item ids are floats in column 'item' of the polars frame"):

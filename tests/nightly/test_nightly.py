@@ -66,7 +66,7 @@ def test_a_job_reads_the_table_of_items_and_filters(folder: Path) -> None:
         nightly.run(job)
         kept = mrfrec.load(folder / "shop.mrf").catalogue.table
         assert kept is not None
-        assert kept.kinds == {"in_stock": "number"}
+        assert kept.types == {"in_stock": "number"}
         items = fetch(f"sqlite:///{folder}/shop.db", "select distinct item from recs")
         assert {int(item[1:]) % 2 for (item,) in items} == {1}
     write_job(folder, ('data = "events.csv"', 'data = "events.csv"\nitems_query = "select 1"'))

@@ -159,7 +159,7 @@ def each_once(ids: list[Any], kind: str) -> list[Any]:
 
 def _integers(ids: list[int], known: Ids) -> npt.NDArray[Any]:
     """Return ids in the type of the known ones, or in another if an unknown id does not fit it."""
-    wide = known.kind == "uint64" and min(ids, default=0) >= 0
+    wide = known.type == "uint64" and min(ids, default=0) >= 0
     return np.asarray(ids, np.uint64 if wide or max(ids, default=0) >= 2**63 else np.int64)
 
 

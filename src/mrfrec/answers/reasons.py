@@ -54,7 +54,7 @@ def explanation(
     boost: Boost = None,
 ) -> tuple[list[Contribution], float, float]:
     """Return the contributions of a history to an item's score, largest first, its base score and boost."""
-    position = fitted.catalogue.position(item)
+    position = fitted.catalogue.index_of(item)
     check_explains(fitted)
     if (user is None) == (history is None):
         raise ParameterError(
@@ -92,7 +92,7 @@ def explanations(
     places, *factors = _largest(scaled_weights(fitted, more), rows.items, rows.values, targets)
     columns = (each.tolist() for each in (rows.items[places], *factors))
     contributions = [list(map(Contribution, *of_target)) for of_target in zip(*columns, strict=True)]
-    base = fitted.base(stranger=not len(rows.items), more_novelty=more)
+    base = fitted.base(unknown_user=not len(rows.items), more_novelty=more)
     return contributions, base.scores[targets]
 
 

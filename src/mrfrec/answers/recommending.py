@@ -90,10 +90,10 @@ def ranked(
         short += int((items[:, -1] < 0).sum()) if places == k else len(names)
         explained = None
         if question.explain:
-            base = fitted.base(stranger=False, more_novelty=more_novelty).scores[items]
+            base = fitted.base(unknown_user=False, more_novelty=more_novelty).scores[items]
             strangers = histories.ptr[1:] == histories.ptr[:-1]
             if strangers.any():
-                others = fitted.base(stranger=True, more_novelty=more_novelty).scores
+                others = fitted.base(unknown_user=True, more_novelty=more_novelty).scores
                 base[strangers] = others[items[strangers]]
             weights = scaled_weights(fitted, more_novelty)
             boost = None if rules.lift is None else boosts(rules.lift, items, scores)
@@ -113,7 +113,7 @@ def as_table(
     """Return batches as columns, the names of all columns, and the types that depend on the model."""
     columns = (recommendation_columns(fitted.catalogue, batch) for batch in batches)
     names = (*RECOMMENDATION_COLUMNS, "because") if question.explain else RECOMMENDATION_COLUMNS
-    return columns, names, {**fitted.column_types, "user": people.names.kind}
+    return columns, names, {**fitted.column_types, "user": people.names.type}
 
 
 def as_rows(

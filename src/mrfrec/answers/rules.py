@@ -92,7 +92,7 @@ def lift_of(catalogue: Catalogue, boost: Boost) -> tuple[Lift | None, tuple[Unkn
         if isinstance(numbers, str):
             name = f'boost["{way}"]'
             table, (least, most) = _table(catalogue, name), BOOST_LIMITS[way]
-            column, kind = table.column(numbers, name), table.kind(numbers, name)
+            column, kind = table.column(numbers, name), table.type_of(numbers, name)
             known = column.is_not_null().to_numpy()
             rule = f"a column of numbers from {least:g} to {most:g}"
             if kind != "number" and known.any():

@@ -67,7 +67,7 @@ def rank(
             for whole, part in zip(out, parts, strict=True):
                 whole[rows] = part
         return out
-    base = fitted.base(stranger=stranger, more_novelty=more_novelty, ties=ties)
+    base = fitted.base(unknown_user=stranger, more_novelty=more_novelty, ties=ties)
     base = base if lift is None else base.lifted(lift)
     if stranger:  # nothing is known, so nothing adds to the base score
         nothing = Rows.empty(histories.width, histories.width)

@@ -25,7 +25,7 @@ def nearest(fitted: FittedState, item: int, k: int) -> tuple[Array, Array]:
     least = np.partition(strengths, -k)[-k] if len(items) > k else -np.inf
     keep = (strengths > 0) & (strengths >= least)
     items, strengths = items[keep], strengths[keep]
-    order = np.lexsort((fitted.catalogue.by_popularity[items], -strengths))[:k]
+    order = np.lexsort((fitted.catalogue.popularity_rank[items], -strengths))[:k]
     return items[order], strengths[order].astype(fitted.score_type)
 
 
@@ -34,7 +34,7 @@ def as_table(fitted: FittedState, item: Id | Iterable[Id], k: int) -> tuple[Iter
     of = fitted.catalogue
     if is_table(item) or (isinstance(item, Iterable) and not isinstance(item, str | bytes)):
         return neighbor_batches(fitted, k, as_list(item, "item", "item")), columns_shown(of, SIMILAR_COLUMNS)
-    near = nearest(fitted, of.position(item), check_count("k", k))  # type: ignore[arg-type]
+    near = nearest(fitted, of.index_of(item), check_count("k", k))  # type: ignore[arg-type]
     if len(near[0]) < k:
         warn(f"item {item!r} has fewer than k={k} similar items: the model knows no more.")
     return [neighbor_columns(of, *near)], columns_shown(of, NEIGHBOR_COLUMNS)
@@ -53,7 +53,7 @@ def neighbor_batches(
     k = check_count("k", k)
     wanted = np.arange(len(fitted.catalogue.items))
     if items is not None:
-        wanted = fitted.catalogue.positions(as_list(items, "item", "items"))
+        wanted = fitted.catalogue.indices_of(as_list(items, "item", "items"))
         wanted = np.array(each_once(wanted.tolist(), "item"), np.int64)
     return _batches(fitted, wanted, k, progress)
 

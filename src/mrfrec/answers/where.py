@@ -153,7 +153,7 @@ def unknown_values(where: Where, table: ItemTable) -> str:
     """Return in sentences which texts of a filter no item has, and the most alike ones that some item has."""
     said = []
     for name, words in where.items() if isinstance(where, Mapping) else ():
-        if table.kind(name, "where") not in ("text", "list"):
+        if table.type_of(name, "where") not in ("text", "list"):
             continue
         texts = table.groups(name, "where").values.to_list()
         alike = {text.casefold(): text for text in texts}
@@ -168,7 +168,7 @@ def unknown_values(where: Where, table: ItemTable) -> str:
 
 def _condition(table: ItemTable, column: str, word: str, value: Any) -> pl.Expr:
     """Return the expression of one condition; it may be null where the value is missing."""
-    name, kind = f"where.{shortened(column, 40)}", table.kind(column, "where")
+    name, kind = f"where.{shortened(column, 40)}", table.type_of(column, "where")
     x = cs.by_name(column).as_expr()  # pl.col would take names such as ^a$ for patterns
     if word == "missing":
         return x.is_null() if value else x.is_not_null()

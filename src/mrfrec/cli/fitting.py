@@ -198,7 +198,7 @@ def _update_items(
         if table is not None:
             kept = opened.set_items(read_item_table(table, item, query=typed.get("query"))).catalogue.table
             assert kept is not None
-            columns = ", ".join(f"{name} ({kind})" for name, kind in kept.kinds.items())
+            columns = ", ".join(f"{name} ({kind})" for name, kind in kept.types.items())
             note(f"{kept.described:,} of {counted(len(kept), 'item')} have values; columns: {columns}")
 
 

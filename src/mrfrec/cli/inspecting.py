@@ -59,7 +59,7 @@ def info(
             **facts["features"],
         }
     if "table" in facts:
-        facts["table"] = {each["name"]: each["kind"] for each in facts["table"]}
+        facts["table"] = {each["name"]: each["type"] for each in facts["table"]}
     show_facts(facts, str(model), form)
 
 

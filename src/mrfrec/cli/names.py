@@ -77,7 +77,7 @@ class ItemNames:
             wanted = items.parse(text, "item")
             if items.find([wanted], "item")[0] >= 0:
                 return wanted
-        alike = self._catalogue.index.exact(text) if titles is not None and text else []
+        alike = self._catalogue.names.exact(text) if titles is not None and text else []
         named = {place: self._catalogue.title(place) or "" for place in alike}
         folded = [place for place, title in named.items() if title.casefold() == text.casefold()]
         matches = [place for place in folded if named[place] == text] or folded

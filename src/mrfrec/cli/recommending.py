@@ -220,7 +220,7 @@ def similar(
         kind = kind_of(results.form, results.output, ONE_FORMATS)
         catalogue = opened.catalogue
         known = ItemNames(catalogue).find(item)
-        found = nearest(opened.fitted_, catalogue.position(known), check_count("k", k))
+        found = nearest(opened.fitted_, catalogue.index_of(known), check_count("k", k))
         columns = neighbor_columns(catalogue, *found)
         if not columns["item"]:
             note(f"no item goes with {known}, says this {type(opened).__name__}")
@@ -275,7 +275,7 @@ def explain(
         (whose["user"],) = find_users(opened, [user], None)
     known = names.find(item)
     found, *others = explanation(opened.fitted_, known, **whose)
-    columns = reason_columns(catalogue, catalogue.position(known), found, *others)
+    columns = reason_columns(catalogue, catalogue.index_of(known), found, *others)
     if kind == "table":
         for row in range(len(found), len(columns["item"])):  # of no item: show its title there
             columns["item"][row], columns["title"][row] = columns["title"][row], None

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from mrfrec.checks import counted, shortened
 from mrfrec.core.rows import Rows
-from mrfrec.data.ids import Id, Ids, Texts, positions_in
+from mrfrec.data.ids import Id, Ids, Texts, inverse_of
 from mrfrec.data.item_table import ItemFeatures, ItemTable
 from mrfrec.data.pairs import Origin
 from mrfrec.errors import DataError
@@ -37,9 +37,9 @@ class NameIndex:
     Capitals, accents and punctuation do not count. Each part of the index is built when it is first needed.
     """
 
-    def __init__(self, items: Ids, titles: Texts | None, by_popularity: npt.NDArray[np.int32]) -> None:
+    def __init__(self, items: Ids, titles: Texts | None, popularity_rank: npt.NDArray[np.int32]) -> None:
         self._columns = [names for names in (items if items.is_text else None, titles) if names is not None]
-        self._items = np.argsort(by_popularity)
+        self._items = np.argsort(popularity_rank)
 
     def search(self, text: str, k: int) -> list[int]:
         """Return up to k items by position: whole names first, then beginnings, then those with all words.
@@ -198,13 +198,13 @@ class Catalogue:
     table: ItemTable | None = None  # of the same items
 
     @cached_property
-    def by_popularity(self) -> npt.NDArray[np.int32]:
+    def popularity_rank(self) -> npt.NDArray[np.int32]:
         """The place of each item in the order of popularity, most popular first; ties by index."""
-        return positions_in(np.argsort(-self.popularity, kind="stable"), len(self.items))
+        return inverse_of(np.argsort(-self.popularity, kind="stable"), len(self.items))
 
     @cached_property
-    def index(self) -> NameIndex:
-        return NameIndex(self.items, self.titles, self.by_popularity)
+    def names(self) -> NameIndex:
+        return NameIndex(self.items, self.titles, self.popularity_rank)
 
     def search(self, text: str, k: int) -> list[int]:
         """Return the positions of up to k items whose id or title matches the text, the best match first.
@@ -213,15 +213,15 @@ class Catalogue:
         """
         number = text.strip()
         if self.items.is_text or not (number.isascii() and number.isdigit()):
-            return self.index.search(text, k)
+            return self.names.search(text, k)
         known = [place for place in self.items.find([int(number)], "item").tolist() if place >= 0]
-        return list(dict.fromkeys([*known, *self.index.search(text, k)]))[:k]
+        return list(dict.fromkeys([*known, *self.names.search(text, k)]))[:k]
 
-    def position(self, item: Id) -> int:
+    def index_of(self, item: Id) -> int:
         """Return the position of an item; raise if it is unknown."""
-        return int(self.positions([item])[0])
+        return int(self.indices_of([item])[0])
 
-    def positions(self, items: Iterable[Id]) -> npt.NDArray[np.int64]:
+    def indices_of(self, items: Iterable[Id]) -> npt.NDArray[np.int64]:
         """Return the positions of items; raise if one is unknown."""
         wanted = list(items)
         places = self.items.find(wanted, "item")

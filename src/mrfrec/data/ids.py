@@ -18,7 +18,7 @@ import polars as pl
 from mrfrec.errors import DataError, ParameterError
 
 Id = int | str
-Places = npt.NDArray[np.integer[Any]]  # positions of rows, users or items
+Indices = npt.NDArray[np.integer[Any]]  # positions of rows, users or items
 
 # Strings are decoded one by one, or found by bisection, if fewer than one in so many is wanted: that is then
 # faster than making a list or table of all.
@@ -83,7 +83,7 @@ class Texts(Sequence[str]):
     def _strings(self) -> list[str]:
         return list(self)
 
-    def take(self, positions: Places) -> list[str]:
+    def take(self, positions: Indices) -> list[str]:
         if len(positions) * _FEW_IN < len(self):
             return [self.bytes_at(i).decode() for i in positions.tolist()]
         strings = self._strings
@@ -169,7 +169,7 @@ class Ids(Sequence[Id]):
         return isinstance(self.values, Texts)
 
     @property
-    def kind(self) -> str:
+    def type(self) -> str:
         """The type of the ids: "string", "int64" or "uint64"."""
         if isinstance(self.values, Texts):
             return "string"
@@ -221,13 +221,13 @@ class Ids(Sequence[Id]):
             pass
         raise DataError(f"{name} ids are integers here; got {text!r}.")
 
-    def take(self, positions: Places) -> list[Id]:
+    def take(self, positions: Indices) -> list[Id]:
         taken: list[Any] = (
             self.values.take(positions) if isinstance(self.values, Texts) else self.values[positions].tolist()
         )
         return taken
 
-    def subset(self, keep: Places) -> "Ids":
+    def subset(self, keep: Indices) -> "Ids":
         """Return the ids at these positions as `Ids`."""
         values = self.values
         return Ids.of(values.take(keep) if isinstance(values, Texts) else values[keep], "kept")
@@ -341,7 +341,7 @@ def _as_sequence(ids: Any, name: str) -> Any:
     return ids if isinstance(ids, np.ndarray) else list(ids)
 
 
-def positions_in(order: Places, count: int) -> npt.NDArray[np.int32]:
+def inverse_of(order: Indices, count: int) -> npt.NDArray[np.int32]:
     """Invert a list of positions: entry i is the place of i in the list, −1 if it is not there."""
     places = np.full(count, -1, np.int32)
     places[order] = np.arange(len(order), dtype=np.int32)

@@ -16,7 +16,7 @@ from mrfrec.checks import check_count, check_flag, counted, in_words
 from mrfrec.data.catalogue import DataSize
 from mrfrec.data.erasures import Erasures
 from mrfrec.data.heldout import only_entries
-from mrfrec.data.ids import Id, Ids, Places, Texts
+from mrfrec.data.ids import Id, Ids, Indices, Texts
 from mrfrec.data.item_table import ItemFeatures, ItemTable
 from mrfrec.data.pairs import DataNote, Origin
 from mrfrec.data.times import Times, note_on_future, times_of_pairs
@@ -419,7 +419,7 @@ def keep_pairs(
 
 
 def filter_pairs(
-    user: Places, item: Places, *, max_history: int | None, min_users: int, min_items: int
+    user: Indices, item: Indices, *, max_history: int | None, min_users: int, min_items: int
 ) -> tuple[npt.NDArray[np.bool_], dict[str, int]]:
     """Return which pairs `Interactions.filtered` keeps, and how many users or items each rule left out.
 

@@ -13,17 +13,17 @@ import scipy.sparse as sp
 
 from mrfrec.checks import check_threads, counted, shortened
 from mrfrec.data.heldout import only_entries
-from mrfrec.data.ids import Ids, Places, Texts
+from mrfrec.data.ids import Ids, Indices, Texts
 from mrfrec.errors import DataError, ParameterError
 
-ColumnKind = Literal["number", "flag", "text", "list", "time"]
-COLUMN_KINDS: tuple[ColumnKind, ...] = get_args(ColumnKind)
+ColumnType = Literal["number", "flag", "text", "list", "time"]
+COLUMN_TYPES: tuple[ColumnType, ...] = get_args(ColumnType)
 
 _log = logging.getLogger("mrfrec")
 
 _SHOWN = 12  # columns that an error lists
 _LONGEST = 40  # characters of a name that an error shows
-_TYPES: Mapping[Any, ColumnKind] = {
+_TYPES: Mapping[Any, ColumnType] = {
     pl.Int64: "number", pl.Float64: "number", pl.Boolean: "flag", pl.String: "text", pl.List: "list",
     pl.Datetime: "time",
 }  # fmt: skip
@@ -82,11 +82,11 @@ class ItemTable:
         return ItemTable, (self.items, self.frame, self.titles)
 
     def __repr__(self) -> str:
-        read = ", ".join(f"{name} ({kind})" for name, kind in self.kinds.items())
+        read = ", ".join(f"{name} ({kind})" for name, kind in self.types.items())
         return f"ItemTable({counted(len(self), 'item')}, {read})"
 
     @property
-    def kinds(self) -> dict[str, ColumnKind]:
+    def types(self) -> dict[str, ColumnType]:
         """The kind of each column."""
         return {name: _TYPES[kind.base_type()] for name, kind in self.frame.schema.items()}
 
@@ -103,7 +103,7 @@ class ItemTable:
             raise ParameterError(parameter, f"about columns of the table of items: {self.names}", name)
         return self.frame.get_column(name).alias("")  # polars takes names such as ^a$ for patterns
 
-    def kind(self, name: object, parameter: str) -> ColumnKind:
+    def type_of(self, name: object, parameter: str) -> ColumnType:
         """Return the kind of a column; raise if there is none of that name."""
         return _TYPES[self.column(name, parameter).dtype.base_type()]
 
@@ -160,9 +160,9 @@ class ItemTable:
         """
         rows = np.flatnonzero(self.find(more.items) < 0)
         added = [str(x) if self.items.is_text else x for x in more.items.take(rows)]
-        others, known = rows_at(more.frame, rows), more.kinds
+        others, known = rows_at(more.frame, rows), more.types
         columns = {}
-        for (name, kind), own in zip(self.kinds.items(), self.frame, strict=True):
+        for (name, kind), own in zip(self.types.items(), self.frame, strict=True):
             if known.get(name, kind) != kind:
                 raise DataError(f"column {name!r} is {kind} in the table of items; got {known[name]}.")
             missing = pl.Series(name, [None] * len(rows), own.dtype)
@@ -178,15 +178,15 @@ def rows_at(frame: pl.DataFrame, rows: npt.NDArray[Any]) -> pl.DataFrame:
     return frame.select(pl.all().gather(places.set(places < 0, None)))
 
 
-Kind = Literal["category", "list", "words", "number", "flag"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+FeatureType = Literal["category", "list", "words", "number", "flag"]
+FEATURE_TYPES: tuple[FeatureType, ...] = get_args(FeatureType)
 
 
 @dataclass(frozen=True)
 class Encoding:
     """How one column of a table becomes features."""
 
-    kind: Kind
+    type: FeatureType
     separator: str | None = None  # between the parts of a list that is text
     edges: tuple[float, ...] = ()  # between bins of numbers, ascending
 
@@ -207,9 +207,9 @@ class Encoding:
     def of_facts(cls, facts: Mapping[str, Any]) -> "Encoding":
         """Restore an encoding from the facts of a model file; raise a ValueError if they are not one."""
         edges = tuple(float(edge) for edge in facts["edges"])
-        if facts["kind"] not in KINDS or not isinstance(facts["separator"], str | None):
+        if facts["type"] not in FEATURE_TYPES or not isinstance(facts["separator"], str | None):
             raise ValueError("features")
-        return cls(facts["kind"], facts["separator"], edges)
+        return cls(facts["type"], facts["separator"], edges)
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ class ItemFeatures:
     table: ItemTable | None = None
 
     def __repr__(self) -> str:
-        read = ", ".join(f"{name} ({encoding.kind})" for name, encoding in self.columns.items())
+        read = ", ".join(f"{name} ({encoding.type})" for name, encoding in self.columns.items())
         return f"ItemFeatures({len(self.items):,} items, {len(self.names):,} features from {read})"
 
     def over(self, items: Ids) -> "ItemFeatures":
@@ -259,9 +259,9 @@ class ItemFeatures:
         """Return these features with the names and entries of those of a fit; leave out all others."""
         for name, encoding in known.columns.items():
             own = self.columns.get(name)
-            if own is None or (own.kind, own.edges) != (encoding.kind, encoding.edges):
+            if own is None or (own.type, own.edges) != (encoding.type, encoding.edges):
                 raise DataError(
-                    f"column {name!r} is {encoding.kind} in the features of the fit, and missing, of another "
+                    f"column {name!r} is {encoding.type} in the features of the fit, and missing, of another "
                     "kind or in other bins here. Give the table itself: it is read by the rules of the fit."
                 )
         number = {name: row for row, name in enumerate(known.names)}
@@ -269,7 +269,7 @@ class ItemFeatures:
         matrix = self._placed(rows, np.arange(len(self.items)), known.values, len(self.items))
         return replace(known, items=self.items, matrix=matrix, titles=self.titles, table=self.table)
 
-    def _placed(self, row: Places, column: Places, values: npt.NDArray[np.float64], m: int) -> sp.csr_array:
+    def _placed(self, row: Indices, column: Indices, values: npt.NDArray[np.float64], m: int) -> sp.csr_array:
         """Return the matrix with feature f in row[f] and item i in column[i]; leave out those with −1."""
         entries = self.matrix.tocoo()
         row = row[entries.coords[0]]

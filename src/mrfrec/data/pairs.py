@@ -11,7 +11,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.checks import in_words, warn
-from mrfrec.data.ids import Ids, Places
+from mrfrec.data.ids import Ids, Indices
 from mrfrec.data.reading_options import LIMITS, ReadingOptions
 from mrfrec.errors import DataError
 
@@ -223,7 +223,7 @@ def combine_in_ranges(
 
 
 def combine(
-    rows: Places, columns: Places, data: npt.NDArray[Any], users: Ids, items: Ids, duplicates: str
+    rows: Indices, columns: Indices, data: npt.NDArray[Any], users: Ids, items: Ids, duplicates: str
 ) -> tuple[sp.csr_array, Sums]:
     """Build a matrix of users × items from rows; also return the exact sums, to which more can be added.
 
@@ -276,7 +276,7 @@ def combine(
 
 
 def last_times(
-    rows: Places, columns: Places, times: npt.NDArray[np.int64], matrix: sp.csr_array
+    rows: Indices, columns: Indices, times: npt.NDArray[np.int64], matrix: sp.csr_array
 ) -> npt.NDArray[np.int64]:
     """Return the latest time of each pair that `combine` has stored in the matrix."""
     if matrix.nnz == len(rows):  # no pair repeats: this takes a fraction of the time of sorting

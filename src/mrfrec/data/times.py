@@ -42,7 +42,7 @@ def from_numbers(times: npt.NDArray[Any]) -> tuple[Times, int | None]:
     return whole.astype(np.int64), scale if most else None
 
 
-def as_moments(times: Times | None) -> npt.NDArray[np.datetime64] | None:
+def as_datetimes(times: Times | None) -> npt.NDArray[np.datetime64] | None:
     """Return microseconds as `Interactions` takes them: numbers would count as seconds or milliseconds."""
     return None if times is None else times.view("datetime64[us]")
 

@@ -162,5 +162,5 @@ def _write(path: Path, users: Ids, X: sp.csr_array, times: "npt.NDArray[Any] | N
         columns["value"] = X.data
     if times is not None:
         columns["time"] = times
-    with writing_rows([columns], columns, {"user": users.kind, "item": items.kind}, path):
+    with writing_rows([columns], columns, {"user": users.type, "item": items.type}, path):
         return path

@@ -18,7 +18,7 @@ from mrfrec.data.heldout import only_entries
 from mrfrec.data.ids import Ids
 from mrfrec.data.interactions import Interactions
 from mrfrec.data.item_table import ItemFeatures, ItemTable
-from mrfrec.data.times import as_moments
+from mrfrec.data.times import as_datetimes
 from mrfrec.errors import DataError
 
 T = TypeVar("T")
@@ -303,5 +303,5 @@ def _only_pairs(data: Interactions, keep: npt.NDArray[np.bool_]) -> Interactions
     """Return some of the pairs, with all users and items."""
     times = None if data.times is None else data.times[keep]
     X = only_entries(data.matrix, keep)
-    changed = Interactions(X, data.users, data.items, data.titles, times=as_moments(times), copy=False)
+    changed = Interactions(X, data.users, data.items, data.titles, times=as_datetimes(times), copy=False)
     return changed.replace(features=data.features, table=data.table, library=data.library)

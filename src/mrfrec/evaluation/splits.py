@@ -16,9 +16,9 @@ import scipy.sparse as sp
 
 from mrfrec.checks import check_count, check_flag, check_number, check_seed
 from mrfrec.data.heldout import FEWEST, by_lowest_hash, hashed, hidden_entries, only_entries
-from mrfrec.data.ids import Ids, Places
+from mrfrec.data.ids import Ids, Indices
 from mrfrec.data.interactions import Interactions, keep_pairs
-from mrfrec.data.times import as_moments
+from mrfrec.data.times import as_datetimes
 from mrfrec.errors import DataError
 from mrfrec.evaluation.questions import (
     SEED,
@@ -88,7 +88,7 @@ def strong_generalisation(
 class StrongParts(NamedTuple):
     """The pairs of each part, as masks over the stored entries of the matrix."""
 
-    users: Places  # all of them, in the order in which they were drawn
+    users: Indices  # all of them, in the order in which they were drawn
     training: Mask
     validation: tuple[Mask, Mask]  # what is shown, and what is to be guessed
     test: tuple[Mask, Mask]
@@ -135,12 +135,12 @@ def _untimed(data: Interactions) -> tuple[Interactions, str]:
     return bare, "; times left out"
 
 
-def owners(X: sp.csr_array) -> Places:
+def owners(X: sp.csr_array) -> Indices:
     """Return the row of each stored entry."""
     return np.repeat(np.arange(X.shape[0], dtype=np.int32), np.diff(X.indptr))
 
 
-def _by_user(user: Places, places: Places) -> list[Places]:
+def _by_user(user: Indices, places: Indices) -> list[Indices]:
     """Divide places in ascending order by the user of each."""
     borders = np.flatnonzero(np.diff(user[places])) + 1
     return [group for group in np.split(places, borders) if len(group)]
@@ -160,7 +160,7 @@ def leave_out(data: object, k: int = 1, *, seed: int = SEED) -> Split:
 def hide_last(
     data: Interactions,
     k: int,
-    in_order: Callable[[Places], Places],
+    in_order: Callable[[Indices], Indices],
     name: str,
     again: Callable[[Interactions], Split],
 ) -> Split:
@@ -308,7 +308,7 @@ def _with_items(training: Interactions, targets: Interactions) -> Interactions:
     named, more = (data.titles or [""] * data.n_items for data in (training, targets))
     titles = [*named, *(more[i] for i in new.tolist())]
     wide = widened(training.matrix, len(items))
-    whole = Interactions(wide, training.users, items, titles, times=as_moments(training.times), copy=False)
+    whole = Interactions(wide, training.users, items, titles, times=as_datetimes(training.times), copy=False)
     return whole.replace(library=training.library)
 
 
@@ -331,7 +331,7 @@ def part_of(data: Interactions, keep: Mask) -> Interactions:
     """Return some of the pairs as training data, with the users and items that have one."""
     times = data.times
     kept = keep_pairs(data.matrix, data.users, data.items, data.titles, keep)
-    training = Interactions(*kept, times=None if times is None else as_moments(times[keep]), copy=False)
+    training = Interactions(*kept, times=None if times is None else as_datetimes(times[keep]), copy=False)
     origin = training.origin if times is None or data.origin is None else data.origin.only(keep)
     return training.replace(
         features=None if data.features is None else data.features.over(training.items),
@@ -341,7 +341,7 @@ def part_of(data: Interactions, keep: Mask) -> Interactions:
     )
 
 
-def questions_of(data: Interactions, users: Places, items: Places, shown: Mask, targets: Mask) -> Questions:
+def questions_of(data: Interactions, users: Indices, items: Indices, shown: Mask, targets: Mask) -> Questions:
     """Ask these users about some of their pairs, and show others, over these items."""
     of_shown = None
     if data.times is not None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from mrfrec.checks import check_number
 from mrfrec.data.heldout import hashed, hashed_pairs
-from mrfrec.data.ids import Places
+from mrfrec.data.ids import Indices
 from mrfrec.data.interactions import Interactions
 from mrfrec.data.reading_options import Moment, moment
 from mrfrec.errors import DataError, ParameterError
@@ -90,7 +90,7 @@ def _cut(times: Times, at: "Moment | float") -> int:
     return cut
 
 
-def _second_halves(users: Places, times: Times, pairs: Places) -> Places:
+def _second_halves(users: Indices, times: Times, pairs: Indices) -> Indices:
     """Return the pairs from the middle one of each user's distinct times on, none for a single time.
 
     Of an odd number of times, one more is in the second half than in the first.
@@ -130,7 +130,7 @@ def last(data: object, k: int = 1) -> Split:
     every = (hashed(ids, np.arange(len(ids))) for ids in (timed.users, timed.items))
     ties = hashed_pairs(timed.matrix, *every)
 
-    def by_age(group: Places) -> Places:
+    def by_age(group: Indices) -> Indices:
         return group[np.lexsort((ties[group], times[group]))]
 
     return hide_last(timed, k, by_age, f"the last {k} of each user", partial(last, k=k))

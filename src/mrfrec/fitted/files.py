@@ -20,7 +20,7 @@ from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, DataSize, Training
 from mrfrec.data.erasures import Erasures
 from mrfrec.data.ids import Ids, Texts
-from mrfrec.data.item_table import COLUMN_KINDS, Encoding, ItemFeatures, ItemTable
+from mrfrec.data.item_table import COLUMN_TYPES, Encoding, ItemFeatures, ItemTable
 from mrfrec.data.pairs import Origin
 from mrfrec.data.reading_options import RULES
 from mrfrec.errors import ModelFileError, ParameterError
@@ -63,7 +63,7 @@ def save(
         columns = {name: asdict(encoding) for name, encoding in features.columns.items()}
         facts["features"] = {"columns": columns, "weight": features.weight}
     if (table := catalogue.table) is not None:
-        facts["table"] = [{"name": name, "kind": kind} for name, kind in table.kinds.items()]
+        facts["table"] = [{"name": name, "type": type_} for name, type_ in table.types.items()]
     if len(fitted.erased):
         facts["erased"] = fitted.erased.days
     if fitted.library in _LIBRARIES:
@@ -180,7 +180,7 @@ def catalogue_arrays(catalogue: Catalogue) -> dict[str, npt.NDArray[Any]]:
         arrays |= {"features.ptr": features.matrix.indptr, "features.items": features.matrix.indices}
         arrays |= {"features.values": features.values, **_text_arrays("features.names", features.names)}
     if catalogue.table is not None:
-        for number, column in enumerate(catalogue.table.kinds):
+        for number, column in enumerate(catalogue.table.types):
             parts = _column_arrays(catalogue.table, column)
             arrays |= {f"table.{number}.{part}": array for part, array in parts.items()}
     return arrays
@@ -188,7 +188,7 @@ def catalogue_arrays(catalogue: Catalogue) -> dict[str, npt.NDArray[Any]]:
 
 def _column_arrays(table: ItemTable, name: str) -> dict[str, npt.NDArray[Any]]:
     """Return a column as arrays, texts as codes: damaged Arrow data could end the process that reads it."""
-    cells, kind = table.column(name, "table"), table.kinds[name]
+    cells, kind = table.column(name, "table"), table.types[name]
     missing = cells.is_null().to_numpy()
     if kind in ("text", "list"):
         groups = table.groups(name, "table")
@@ -206,7 +206,7 @@ def _column_arrays(table: ItemTable, name: str) -> dict[str, npt.NDArray[Any]]:
 
 def read_table(arrays: Mapping[str, Stored], items: Ids, facts: Any) -> ItemTable:
     """Read the table of items."""
-    columns = {str(each["name"]): _read_column(arrays, f"table.{n}", len(items), each["kind"])
+    columns = {str(each["name"]): _read_column(arrays, f"table.{n}", len(items), each["type"])
                for n, each in enumerate(facts)}  # fmt: skip
     if len(columns) < len(facts):
         raise KeyError("table")
@@ -216,7 +216,7 @@ def read_table(arrays: Mapping[str, Stored], items: Ids, facts: Any) -> ItemTabl
 def _read_column(arrays: Mapping[str, Stored], name: str, m: int, kind: Any) -> pl.Series:
     types = {"number": (np.int64, np.float64), "flag": (np.uint8,), "time": (np.int64,)}
     stored = arrays[f"{name}.values"]
-    if kind not in COLUMN_KINDS or stored.array.dtype not in types.get(kind, (np.int32,)):
+    if kind not in COLUMN_TYPES or stored.array.dtype not in types.get(kind, (np.int32,)):
         raise stored.damaged()
     if stored.array.ndim != 1 or (kind != "list" and len(stored.array) != m):
         raise stored.damaged()

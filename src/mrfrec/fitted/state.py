@@ -72,7 +72,7 @@ class Learned(ABC):
     def directions(self, items: Array) -> npt.NDArray[np.float64]:
         """Return a vector of length 1, or of zeros, for each of these items; likeness is their product."""
 
-    def stranger_scores(self, catalogue: Catalogue) -> Array:
+    def unknown_user_scores(self, catalogue: Catalogue) -> Array:
         """Return the score of each item for a user without a history."""
         return self.base_scores
 
@@ -227,22 +227,24 @@ class FittedState:
     @property
     def column_types(self) -> dict[str, str]:
         """The types of those columns of tables that depend on the model."""
-        kind = self.catalogue.items.kind
+        kind = self.catalogue.items.type
         return {"item": kind, "similar_to": kind, "score": self.score_type}
 
-    def base(self, *, stranger: bool, more_novelty: float = 0.0, ties: Ties = "popularity") -> Base:
+    def base(self, *, unknown_user: bool, more_novelty: float = 0.0, ties: Ties = "popularity") -> Base:
         """Return the base scores of the items for users with a history, or for a stranger without one."""
-        key = (ties, stranger, more_novelty)
+        key = (ties, unknown_user, more_novelty)
         base = self._bases.get(key)
         if base is None:
             if len(self._bases) > _MOST_BASES:
                 self._bases.clear()
-            start = self.learned.stranger_scores(self.catalogue) if stranger else self.learned.base_scores
+            start = (
+                self.learned.unknown_user_scores(self.catalogue) if unknown_user else self.learned.base_scores
+            )
             factor = None
             if more_novelty:
                 factor = novelty_factors(self.catalogue.popularity, more_novelty).astype(start.dtype)
             by_index = np.arange(len(start), dtype=np.int32)
-            order = self.catalogue.by_popularity if ties == "popularity" else by_index
+            order = self.catalogue.popularity_rank if ties == "popularity" else by_index
             base = self._bases[key] = Base(start, order, factor)
         return base
 

@@ -14,7 +14,15 @@ import scipy.sparse as sp
 from mrfrec.checks import warn
 from mrfrec.data.catalogue import words_of
 from mrfrec.data.ids import Ids, Texts
-from mrfrec.data.item_table import KINDS, ColumnKind, Encoding, ItemFeatures, ItemTable, Kind, rarity
+from mrfrec.data.item_table import (
+    FEATURE_TYPES,
+    ColumnType,
+    Encoding,
+    FeatureType,
+    ItemFeatures,
+    ItemTable,
+    rarity,
+)
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.batches import reading
 from mrfrec.io.item_table import (
@@ -22,8 +30,8 @@ from mrfrec.io.item_table import (
     SEPARATORS,
     TRUE,
     check_that_rows_agree,
-    column_kinds,
     joined_texts,
+    named_types,
     parts_of_list,
     read_item_rows,
     separator_of,
@@ -38,11 +46,11 @@ _BINS = 10  # of numbers, each with about as many items
 _FEWEST_ITEMS = 2  # that have a feature
 _MOST_ITEMS = 0.25  # that have a feature, as a share of all
 _MOST_PAIRS = 2e9  # of items with a feature in common: more would take longer than most data
-_TABLE_KINDS: dict[Kind, ColumnKind] = {
+_TABLE_TYPES: dict[FeatureType, ColumnType] = {
     "category": "text", "words": "text", "list": "list", "number": "number", "flag": "flag",
 }  # fmt: skip
 
-FeatureColumns = Mapping[str, Kind] | Sequence[str]
+FeatureColumns = Mapping[str, FeatureType] | Sequence[str]
 
 
 def read_item_features(
@@ -93,7 +101,7 @@ def read_more_features(
     item: str | None = None,
     *,
     query: str | None = None,
-    kinds: Mapping[str, ColumnKind] | None = None,
+    kinds: Mapping[str, ColumnType] | None = None,
 ) -> ItemFeatures:
     """Read features of other items by the names and rules of the known ones; leave out unknown features.
 
@@ -113,7 +121,7 @@ def read_more_features(
         cells = table.columns[name].drop_nulls().to_list()
         own = [each for each in known.names if each.startswith(f"{name}: ")]
         is_known = not own or entries["name"].is_in(own).any()
-        if encoding.kind in ("category", "list") and cells and not is_known:
+        if encoding.type in ("category", "list") and cells and not is_known:
             some = f"{len(cells):,} cells, such as {cells[0]!r}"
             warn(f"{table.name}, column {name!r}: the fit knows no feature of its {some}")
     return _features(table, entries, known.names, known.values, known.columns)
@@ -126,7 +134,7 @@ class _FeatureTable(NamedTuple):
     items: Ids
     place: npt.NDArray[np.int32]  # position of the item of each row
     columns: Mapping[str, pl.Series]  # texts, or lists of texts
-    kinds: Mapping[str, Kind | None]  # of each column of features; None where the values decide
+    kinds: Mapping[str, FeatureType | None]  # of each column of features; None where the values decide
     table: ItemTable
 
     def refuse(self, column: str, odd: pl.Series, rule: str) -> None:
@@ -146,17 +154,17 @@ def _read_table(
     item: str | None,
     columns: FeatureColumns | None,
     query: str | None,
-    known: Mapping[str, ColumnKind] | None = None,
+    known: Mapping[str, ColumnType] | None = None,
 ) -> _FeatureTable:
-    named = column_kinds(columns, KINDS)
+    named = named_types(columns, FEATURE_TYPES)
     rows = read_item_rows(source, item, query, list(named or ()))
-    kinds: dict[str, Kind | None] = named or dict.fromkeys(rows.cells)
+    kinds: dict[str, FeatureType | None] = named or dict.fromkeys(rows.cells)
     cells = {name: joined_texts(rows.cells[name], f"{rows.name}, column {name!r}") for name in kinds}
     advice = 'Put several values into one cell, such as "Action|Comedy", or keep'
     for name, texts in cells.items():
         joined = texts.list.join("|", ignore_nulls=True) if texts.dtype == pl.List else texts
         check_that_rows_agree(f"{rows.name}, column {name!r}", rows, joined.replace("", None), advice)
-    of_columns = known or {name: _TABLE_KINDS[kind] for name, kind in kinds.items() if kind}
+    of_columns = known or {name: _TABLE_TYPES[kind] for name, kind in kinds.items() if kind}
     table = table_beside(rows, of_columns)
     return _FeatureTable(rows.name, rows.items, rows.place, cells, kinds, table)
 
@@ -190,7 +198,7 @@ def _features(
     )
 
 
-def _encoding(table: _FeatureTable, name: str, kind: Kind | None) -> Encoding:
+def _encoding(table: _FeatureTable, name: str, kind: FeatureType | None) -> Encoding:
     """Return how to read a column; without a kind, its values decide."""
     column = table.columns[name].drop_nulls()
     is_text = column.dtype == pl.String
@@ -211,7 +219,7 @@ def _encoding(table: _FeatureTable, name: str, kind: Kind | None) -> Encoding:
     return Encoding("number", edges=tuple(edges.tolist()))
 
 
-def _kind_of(text: pl.Series) -> Kind:
+def _kind_of(text: pl.Series) -> FeatureType:
     if text.str.contains(r"^\[.*\]$").all():
         return "list"
     if text.str.to_lowercase().is_in([*TRUE[:4], *FALSE[:4]]).all():
@@ -243,7 +251,7 @@ def _numbers_of(table: _FeatureTable, name: str) -> pl.Series:
 def _names_of_features(table: _FeatureTable, name: str, encoding: Encoding) -> list[list[str]]:
     """Return the names of the features of each cell."""
     column = table.columns[name]
-    kind = encoding.kind
+    kind = encoding.type
     if column.dtype == pl.List:
         table.refuse(name, column.is_not_null() & (kind != "list"), f"cells of the kind {kind}")
         return [_folded(cell or ()) for cell in column.to_list()]

@@ -184,7 +184,7 @@ class IdNumbering:
         return ids
 
     @property
-    def kind(self) -> str:
+    def type(self) -> str:
         """The type of the ids: "integers", "strings", or "untyped" if they were read from text only."""
         return next(iter(self._types), "untyped")
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import polars as pl
 
 from mrfrec.data.ids import Ids, Texts, first_titles
-from mrfrec.data.item_table import COLUMN_KINDS, ColumnKind, ItemTable, rows_at
+from mrfrec.data.item_table import COLUMN_TYPES, ColumnType, ItemTable, rows_at
 from mrfrec.data.reading_options import ReadingOptions
 from mrfrec.data.times import parsed_dates
 from mrfrec.errors import DataError, ParameterError
@@ -30,7 +30,7 @@ _NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"  # 007 is a code
 _CODE = r"^-?[0-9]{20,}$"  # rounded to a number, two of them would be one
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ].*)?$"
 
-TableColumns = Mapping[str, ColumnKind] | Sequence[str]
+TableColumns = Mapping[str, ColumnType] | Sequence[str]
 
 
 def read_item_table(
@@ -58,7 +58,7 @@ def read_item_table(
     query
         SQL that reads from a database: "select sku, brand, price, stock > 0 as in_stock from products".
     """
-    kinds = column_kinds(columns, COLUMN_KINDS)
+    kinds = named_types(columns, COLUMN_TYPES)
     rows = read_item_rows(source, item, query, list(kinds or ()))
     wanted = kinds or dict.fromkeys(rows.cells)
     made = {name: _column(rows, name, kind) for name, kind in wanted.items()}
@@ -118,7 +118,7 @@ def read_item_rows(source: object, item: str | None, query: str | None, needed: 
     return ItemRows(first.name, rows.items.ids, place, cells, first.is_text, titles)
 
 
-def table_beside(rows: ItemRows, kinds: Mapping[str, ColumnKind | None]) -> ItemTable:
+def table_beside(rows: ItemRows, kinds: Mapping[str, ColumnType | None]) -> ItemTable:
     """Return the table of rows that were read for features or titles.
 
     Columns that cannot be kept, such as those in which rows of one item differ, are left out; the log says
@@ -133,7 +133,7 @@ def table_beside(rows: ItemRows, kinds: Mapping[str, ColumnKind | None]) -> Item
     return ItemTable(rows.items, pl.DataFrame(made), rows.titles)
 
 
-def column_kinds(columns: Any, kinds: Sequence[str]) -> dict[str, Any] | None:
+def named_types(columns: Any, kinds: Sequence[str]) -> dict[str, Any] | None:
     """Return the kind of each column that was named, or None; None without names."""
     if columns is None:
         return None
@@ -151,7 +151,7 @@ def column_kinds(columns: Any, kinds: Sequence[str]) -> dict[str, Any] | None:
 # ── typed columns ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _column(rows: ItemRows, name: str, kind: ColumnKind | None) -> pl.Series:
+def _column(rows: ItemRows, name: str, kind: ColumnType | None) -> pl.Series:
     """Return the value of each item; refuse rows of one item that differ."""
     where = f"{rows.name}, column {name!r}"
     with reading(where):
@@ -187,7 +187,7 @@ def _joined(batches: list[pl.Series], where: str) -> pl.Series:
     return pl.concat([part if part.dtype != pl.Null else part.cast(parts[0].dtype) for part in batches])
 
 
-def _typed(cells: pl.Series, kind: ColumnKind | None, is_text: bool, where: str) -> pl.Series:
+def _typed(cells: pl.Series, kind: ColumnType | None, is_text: bool, where: str) -> pl.Series:
     if cells.dtype == pl.String:
         cells = pl.select(pl.when(cells.str.strip_chars() != "").then(cells)).to_series()
     kind = kind or _kind_of(cells, is_text, where)
@@ -246,7 +246,7 @@ def _flags(cells: pl.Series, where: str) -> pl.Series:
     return pl.select(pl.when(true).then(True).when(false).then(False)).to_series()
 
 
-def _kind_of(cells: pl.Series, is_text: bool, where: str) -> ColumnKind:
+def _kind_of(cells: pl.Series, is_text: bool, where: str) -> ColumnType:
     """Return the kind of a column by its type; of text, dates and lists are told by the values."""
     kind = cells.dtype
     if kind == pl.Boolean:

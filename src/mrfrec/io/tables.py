@@ -204,7 +204,7 @@ def _interactions(parameters: Mapping[str, Any], before: RowsBefore) -> Interact
     matrix, sums, times = rows.to_matrix(options.duplicates)
     limits = {name: int(limit) for name, limit in options.limits().items() if limit}
     rules = {**options.rules(), **limits}  # with limits that nobody exceeds yet, since later events may
-    origin = Origin(rules, rows.users.kind, rows.items.kind, sums, times, columns=names)
+    origin = Origin(rules, rows.users.type, rows.items.type, sums, times, columns=names)
     users = rows.users.ids
     item_ids = rows.items.ids
     is_recognised = named["title"] is None and "title" not in (before.columns or ())

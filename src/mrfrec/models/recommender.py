@@ -292,7 +292,7 @@ class Recommender(ABC):
         plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="scores")
         scorer = learned.scorer(histories, runtime)
         scores = selection.score(scorer, learned.base_scores, runtime.threads)
-        scores[np.diff(histories.ptr) == 0] = learned.stranger_scores(fitted.catalogue)
+        scores[np.diff(histories.ptr) == 0] = learned.unknown_user_scores(fitted.catalogue)
         return scores
 
     def top_k(
@@ -603,7 +603,7 @@ class Recommender(ABC):
         """
         fitted = self.fitted_
         of = fitted.catalogue
-        place = of.position(item)
+        place = of.index_of(item)
         items, strengths = similar.nearest(fitted, place, check_count("k", k))
         names = [of.name(i) for i in items.tolist()]
         title = f"Goes with {name_with_id(item, of.short_title(place))}"
@@ -652,7 +652,7 @@ class Recommender(ABC):
         """
         fitted = self.fitted_
         parts = explaining.explanation(fitted, item, user=user, history=history, novelty=novelty, boost=boost)
-        columns = reason_columns(fitted.catalogue, fitted.catalogue.position(item), *parts)
+        columns = reason_columns(fitted.catalogue, fitted.catalogue.index_of(item), *parts)
         return self._frame(fitted, [columns], columns)
 
     def history(self, users: Id | Iterable[Id]) -> "Frame":
@@ -669,7 +669,7 @@ class Recommender(ABC):
         fitted = self.fitted_
         columns, people = history_columns(fitted, users)
         shown = columns_shown(fitted.catalogue, columns)
-        return self._frame(fitted, [columns], shown, people.library, user=people.names.kind)
+        return self._frame(fitted, [columns], shown, people.library, user=people.names.type)
 
     def search(self, text: str, k: int = 10) -> "Frame":
         """Find items by id or title: a table of item, title and users, the best match first.

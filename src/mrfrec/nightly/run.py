@@ -153,7 +153,7 @@ def _read_published(night: Night) -> _Published:
 def _guard_data(night: Night, published: Recommender | None, data: Interactions) -> list[Bound]:
     """Record the size of the data, and refuse it if it is out of bounds. Returns the bounds of the guard."""
     job = night.job
-    check_tables(job, data.users.kind, data.items.kind)
+    check_tables(job, data.users.type, data.items.type)
     table = None if data.table is None else data.table.over(data.items)
     check_rules(job, Catalogue(data.items, data.titles, data.popularity, data.n_users, table=table))
     size = {"users": data.n_users, "items": data.n_items, "pairs": len(data)}
@@ -234,7 +234,7 @@ def _roll_back(night: Night, earlier: Path) -> None:
     training = fitted.training
     if job.publish.recommendations is not None:
         training = fitted.training_for("publish.recommendations", "Roll back to a file with histories, or")
-    check_tables(job, training.users.kind if training else "unknown", fitted.catalogue.items.kind)
+    check_tables(job, training.users.type if training else "unknown", fitted.catalogue.items.type)
     check_rules(job, fitted.catalogue)
     with night.noting_warnings():
         before = _read_published(night)

@@ -230,12 +230,12 @@ def about(model: Recommender) -> Row:
         "parameters": model.fitted_.used_parameters,
         "data": model.fitted_.size._asdict(),
         "item_ids": "strings" if model.items_.is_text else "integers",
-        "types": {"item": model.items_.kind, "score": model.fitted_.score_type},
+        "types": {"item": model.items_.type, "score": model.fitted_.score_type},
         "titles": model.titles_ is not None,
         "histories": model.fitted_.has_histories,
         "explains": model.explains,
         "features": model.catalogue.features is not None,
-        "columns": {} if model.catalogue.table is None else model.catalogue.table.kinds,
+        "columns": {} if model.catalogue.table is None else model.catalogue.table.types,
         "notes": model.notes_,
     }
 
@@ -273,7 +273,7 @@ def explain(
     is_known = bool(people.are_known[0])
     people = replace(people, unknown=(), as_ones=0)  # which the answer tells
     contributions, *others = explanation(model.fitted_, item, history=people, novelty=novelty, boost=boost)
-    place = catalogue.position(item)
+    place = catalogue.index_of(item)
     columns = reason_columns(catalogue, place, contributions, *others)
     columns.pop("both", None)  # which is for tables
     rows = list(rows_of(columns))

@@ -175,7 +175,7 @@ def _visit(request: Request, models: ServedModels, query: PageQuery) -> PageVisi
 
 
 def _start(visit: PageVisit) -> tuple[str, Content]:
-    first = visit.model.catalogue.by_popularity
+    first = visit.model.catalogue.popularity_rank
     places = np.flatnonzero(first < _POPULAR)
     popular = visit.items(places[np.argsort(first[places])])
     return "start.html", {"popular": popular, "about": answers.about(visit.model)}
@@ -199,7 +199,7 @@ def _item(visit: PageVisit) -> tuple[str, Content]:
     text = visit.query.item[0]
     place = position(visit.served, text)
     others, strengths = model.fitted_.learned.neighbors(place, model.catalogue)
-    order = np.lexsort((model.catalogue.by_popularity[others], -strengths))
+    order = np.lexsort((model.catalogue.popularity_rank[others], -strengths))
     order = order[others[order] != place]
     positive = order[strengths[order] > 0][: WIDE.positive]
     negative = order[strengths[order] < 0][::-1][: WIDE.negative]
@@ -227,7 +227,7 @@ def _item(visit: PageVisit) -> tuple[str, Content]:
     return "item.html", {
         "item": on_page[0],
         "features": [shortened(name, _NAME) for name in features[:_FEATURES]],
-        "rank": int(model.catalogue.by_popularity[place]) + 1,
+        "rank": int(model.catalogue.popularity_rank[place]) + 1,
         "of": model.fitted_.size.users,
         "positive": rows[: len(positive)],
         "negative": rows[len(positive) :],

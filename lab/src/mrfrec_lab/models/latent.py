@@ -36,7 +36,7 @@ class LatentVectors(Learned):
         lengths = np.linalg.norm(V, axis=1, keepdims=True)
         return np.asarray(np.divide(V, lengths, out=np.zeros_like(V), where=lengths > 0))
 
-    def stranger_scores(self, catalogue: Catalogue) -> Array:
+    def unknown_user_scores(self, catalogue: Catalogue) -> Array:
         return np.zeros_like(self.base_scores)  # the vector of an empty history means nothing
 
     def neighbors(self, item: int, catalogue: Catalogue) -> tuple[Array, Array]:

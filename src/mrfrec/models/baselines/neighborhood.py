@@ -76,7 +76,7 @@ def fitting_gram(
 class KNNWeights(LinearWeights):
     """The cosines of the nearest items."""
 
-    def stranger_scores(self, catalogue: Catalogue) -> npt.NDArray[Any]:
+    def unknown_user_scores(self, catalogue: Catalogue) -> npt.NDArray[Any]:
         return np.zeros_like(self.base_scores)  # so that popularity decides
 
 

@@ -38,7 +38,7 @@ class MRFWeights(LinearWeights):
     alike_scale: float = 0.0  # of what new items get of the weights of alike items
     pattern: "sp.csc_array | None" = None  # A; not saved
 
-    def stranger_scores(self, catalogue: Catalogue) -> Array:
+    def unknown_user_scores(self, catalogue: Catalogue) -> Array:
         # Without a history, the conditional mean is the mean.
         if not self.offset:
             return self.base_scores
