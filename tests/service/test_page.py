@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlencode, urljoin, urlsplit
 
 import httpx
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ from mrfrec.service import ServiceSettings, create_app
 from mrfrec.service.graph import NARROW, WIDE, draw
 
 from odd_models import ODD, TITLES, fitted
-from servers import CLIENT, asking, save_products, save_shop, save_tagged, serving
+from servers import CLIENT, asking, save_keys, save_products, save_shop, save_tagged, serving
 from vectors import Vectors
 
 # One of the models has a single item.
@@ -261,9 +262,86 @@ def test_boxes_of_a_graph_are_inside_and_apart(n: int, canvas: Any) -> None:
 
 
 def test_names_of_a_graph_that_are_cut_alike_give_way_to_ids() -> None:
-    names = ["x", "Development files for the library y", "Development files for the library z"]
+    names = ["x", "Development files of the y library", "Development files of the z library"]
     items = [{"name": name, "id": item} for name, item in zip(names, ["a", "b", 7], strict=True)]
     assert [node.label for node in draw(items, np.ones((3, 3)), NARROW)[0]] == ["x", "b", "7"]
+
+
+def test_names_of_a_graph_are_cut_in_the_middle() -> None:
+    items = [{"name": name, "id": name} for name in ("x", "scientific tools for Python 3", "x" * 10_000)]
+    labels = [node.label for node in draw(items, np.ones((3, 3)), NARROW)[0]]
+    assert labels[:2] == ["x", "scien…hon 3"]
+    assert len(labels[2]) < 20
+
+
+def test_a_graph_draws_the_strongest_line_of_each_neighbor() -> None:
+    weights = np.array([[0, 1, 1, 1], [1, 0, 0.5, 0.2], [1, 0.5, 0, 0.3], [1, 0.2, 0.3, 0]])
+    items = [{"name": name, "id": name} for name in "abcd"]
+    nodes, edges = draw(items, weights, WIDE)
+    at = {(node.x, node.y): node.label for node in nodes}
+    lines = {at[edge.x1, edge.y1] + at[edge.x2, edge.y2] for edge in edges if not edge.is_inner}
+    assert lines == {"bc", "cd"}
+
+
+# ── a user ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_page_of_a_user_shows_what_they_have_and_get_and_why(folder: Path) -> None:
+    model = mrfrec.load(folder / "shop.mrf")
+    user = model.users_[3]
+    with asking(folder / "shop.mrf", user_page=True) as client:
+        html = client.get("/user", params={"id": user}).text
+        assert "The model keeps" not in html
+        panel = html[html.index('aria-labelledby="history"') :]
+        assert set(re.findall(r'href="/item\?item=([^"&]+)', panel)) == set(model.history([user])["item"])
+        cards = html[: html.index('aria-labelledby="history"')].split('<li class="card">')[1:]
+        rows = rows_for(model, [user], k=10)
+        for card, row in zip(cards, rows, strict=True):
+            score, *parts = (float(x) for x in re.findall(r'<data value="([^"]+)"', card))
+            assert score == pytest.approx(row["score"], abs=1e-6)
+            assert sum(parts) == pytest.approx(score, abs=1e-6)
+        assert "User" in get(client, "/").text
+        get(client, "/user")
+        assert "does not know this user" in "".join(get(client, "/user", 404, id="x").text)
+
+
+def test_users_are_shown_only_where_the_setting_says_so_and_to_who_may_manage(
+    folder: Path, tmp_path: Path
+) -> None:
+    with asking(folder / "shop.mrf") as client:
+        get(client, "/user", 404, id=3)
+        assert 'href="/user' not in client.get("/").text
+    with asking(folder / "shop.mrf", user_page=True) as client:
+        for headers in ({"Host": "shop.example"}, {"Origin": "http://shop.example"}):
+            found = client.get("/user", params={"id": 3}, headers=headers)
+            assert found.status_code == 403
+            assert "<h1>A key with the role manage is needed" in found.text
+            assert 'href="/user' not in client.get("/", headers=headers).text
+    read, manage = save_keys(tmp_path / "keys")
+    with asking(folder / "shop.mrf", user_page=True, keys=tmp_path / "keys") as client:
+        assert client.get("/user", params={"id": 3}, auth=("support", read)).status_code == 403
+        assert client.get("/user", params={"id": 3}, auth=("support", manage)).status_code == 200
+        assert client.post("/v1/models/shop/reload", auth=("support", manage)).status_code == 403
+
+
+def test_a_model_without_histories_has_no_pages_of_users(folder: Path) -> None:
+    with asking(folder / "tagged.mrf", user_page=True) as client:
+        assert "saved without" in "".join(get(client, "/user", 422, id=3).text)
+
+
+def test_of_a_long_history_of_a_user_a_hundred_bars_are_shown(tmp_path: Path) -> None:
+    pairs = [
+        (user, item) for user in range(40) for item in range(150) if (user * item + user) % 5 or not user
+    ]
+    table = pl.DataFrame(pairs[1:], schema=["user", "item"], orient="row")
+    MRF(threads=1, measure=False).fit(table).save(tmp_path / "long.mrf", include_histories=True)
+    with asking(tmp_path / "long.mrf", user_page=True) as client:
+        html = client.get("/user", params={"id": 0}).text
+    card = html.split('<li class="card">')[1]
+    score, *parts = (float(x) for x in re.findall(r'<data value="([^"]+)"', card))
+    assert len(parts) == 102
+    assert sum(parts) == pytest.approx(score, abs=1e-5)
+    assert "The last 100 items" in html
 
 
 # ── rules in the address ──────────────────────────────────────────────────────────────────────────

@@ -52,6 +52,7 @@ _SERVED = (
     "origins",
     "hosts",
     "root_path",
+    "user_page",
     "max_body",
     "max_batch",
     "queue",

@@ -1,6 +1,7 @@
 """Who may send requests: allowed hosts, API keys, rates."""
 
 import base64
+import ipaddress
 import logging
 import math
 import re
@@ -65,6 +66,8 @@ class AccessControl:
             self._check_key(info)
         else:
             info.may_manage = self._is_from_here(scope, host, info.headers.get(b"origin"))
+            # What users have is not shown to other machines. A Unix socket has no address.
+            info.is_manager = info.may_manage and _is_loopback(scope.get("client"))
         if self._rates is not None:
             client = scope.get("client")
             wait = self._rates.wait(info.key or (client[0] if client else ""))
@@ -86,13 +89,13 @@ class AccessControl:
 
     def _check_key(self, info: RequestInfo) -> None:
         """Note the key of a request and whether it may manage, or refuse the request."""
-        may_manage = True
+        may_change = True
         secret = info.headers.get(b"x-api-key")
         if secret is None:
             kind, _, secret = info.headers.get(b"authorization", b"").partition(b" ")
             if kind.lower() == b"basic":
-                # Browsers add this password to any request, also of another site: it may only read.
-                may_manage = False
+                # Browsers add this password to any request, also of another site, so it may change nothing.
+                may_change = False
                 try:
                     secret = base64.b64decode(secret, validate=True).partition(b":")[2]
                 except ValueError:
@@ -109,7 +112,8 @@ class AccessControl:
                 {"WWW-Authenticate": f'{challenge} realm="mrfrec"'},
             )  # fmt: skip
         info.key = key.name
-        info.may_manage = may_manage and key.role == "manage"
+        info.is_manager = key.role == "manage"
+        info.may_manage = info.is_manager and may_change
 
 
 def _check_headers(scope: Message, info: RequestInfo) -> None:
@@ -127,6 +131,13 @@ def _check_headers(scope: Message, info: RequestInfo) -> None:
     raw = scope.get("raw_path")
     if info.path.endswith("/reload") and raw is not None and _RELOAD.fullmatch(raw) is None:
         raise ProblemError(400, "the address of a reload must have only the name of the model encoded by %.")
+
+
+def _is_loopback(client: tuple[str, int] | None) -> bool:
+    try:
+        return client is None or ipaddress.ip_address(client[0]).is_loopback
+    except ValueError:
+        return False
 
 
 def _name_of(host: str) -> str:

@@ -97,7 +97,7 @@ def create_app(
 
     def error_response(request: Request, problem: ProblemError) -> Response:
         is_page = route_of(info_of(request).path) in ("page", "/static")
-        return error_page(request, served, problem) if is_page else problem.response()
+        return error_page(request, served, settings, problem) if is_page else problem.response()
 
     # The last one added is the first that a request passes.
     app.add_middleware(
@@ -115,7 +115,7 @@ def create_app(
     lookups = WorkQueue(_MOST_LOOKUPS, settings.seconds)
     scrapes = WorkQueue(_MOST_SCRAPES, settings.seconds)
     app.include_router(create_router(served, settings, metrics, lookups))
-    app.include_router(create_pages(served, lookups))
+    app.include_router(create_pages(served, settings, lookups))
 
     @app.head("/health", include_in_schema=False)
     @app.get("/health", response_model=Status, summary="Whether the process answers")

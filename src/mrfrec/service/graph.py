@@ -1,6 +1,6 @@
 """Draw an item and its neighbors as a graph: positions and widths of nodes and edges, in pixels.
 
-The layout has nothing random in it: the same model and item give the same picture.
+Nothing is random: the same model and item give the same picture.
 """
 
 import unicodedata
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 
-_EDGES_PER_NODE = 2  # between neighbors; more of them hide each other
+EDGES_PER_ITEM = 1  # lines from a neighbor to other neighbors; more of them hide each other
 _THIN, _THICK = 0.8, 7.0  # edges, in pixels
 _HEIGHT = 27.0  # of a box
 _GAP = 12  # between boxes
@@ -66,10 +66,9 @@ class Edge(NamedTuple):
 def draw(
     items: Sequence[Mapping[str, Any]], weights: npt.NDArray[Any], canvas: Canvas
 ) -> tuple[list[Node], list[Edge]]:
-    """Lay out items by the weights between them, n × n and symmetric; the first is in the middle.
+    """Lay out items by the weights between them, n × n and symmetric, around the first item.
 
-    Each item has a `name` and an `id`. Items whose names are the same once they are cut are labelled with
-    their ids.
+    Items have a `name` and an `id`. If two names are equal once they are cut, the ids label these items.
     """
     cut = [_shortened(item["name"], canvas.label) for item in items]
     seen = Counter(cut)
@@ -90,37 +89,38 @@ def draw(
 
 
 def _edges_to_draw(share: Array) -> list[tuple[int, int]]:
-    """Return the edges to draw, the weakest first: all to the middle, the strongest between neighbors."""
-    n = len(share)
-    a, b = np.triu_indices(n, 1)
-    strength = share[a, b]
-    between = np.flatnonzero((a > 0) & (strength > 0))
-    kept = between[np.argsort(-strength[between], kind="stable")[: _EDGES_PER_NODE * n]]
-    order = [*kept[::-1].tolist(), *np.flatnonzero(a == 0)[::-1].tolist()]
-    return [(int(a[e]), int(b[e])) for e in order]
+    """Return the edges to draw: the strongest of every neighbor, weakest first, then all to the middle."""
+    between = share.copy()
+    between[0] = between[:, 0] = 0
+    strongest = np.argsort(-between, axis=1, kind="stable")[:, :EDGES_PER_ITEM].tolist()
+    kept = {(min(a, b), max(a, b)) for a, row in enumerate(strongest) for b in row if between[a, b] > 0}
+    inner = [(0, b) for b in range(len(share) - 1, 0, -1)]
+    return [*sorted(kept, key=lambda edge: (between[edge], edge)), *inner]
 
 
 def _ring(share: Array, widest: float, canvas: Canvas) -> Array:
-    """Place the first item in the middle, the others around it, those that are linked beside each other.
+    """Return the positions of the items, n × 2: the first in the middle, its neighbors around it.
 
-    There are as many on the left as on the right, in an even number of rows, none of which holds the middle.
+    Linked neighbors stand beside each other, as many on the left as on the right. The number of rows is even,
+    so that no row meets the box in the middle.
     """
     order = _chain(share)
     middle = np.array([canvas.width, canvas.height]) / 2
     rows = 2 * -(-len(order) // 4)
     at = np.tile(middle, (len(share), 1))
-    for place, item in enumerate(order):
-        row = place if place < rows else 2 * rows - 1 - place  # down on the right, up on the left
+    for index, item in enumerate(order):
+        # Down on the right, up on the left.
+        row = index if index < rows else 2 * rows - 1 - index
         height = (row + 0.5) / rows * 2 - 1
         least = widest / 2 + _GAP / 2
         most = middle[0] - widest / 2 - 2
         across = least + (most - least) * np.sqrt(1 - height**2)
-        at[item] += (across if place < rows else -across, height * middle[1])
+        at[item] += (across if index < rows else -across, height * middle[1])
     return at.round(1)
 
 
 def _chain(share: Array) -> list[int]:
-    """Order the neighbors: after each comes the one, of those left, that it is linked to most strongly."""
+    """Order the neighbors: the next one has the strongest link to the last, among all that are left."""
     left = np.ones(len(share), bool)
     left[0] = False
     order: list[int] = []
@@ -135,12 +135,17 @@ def _sign(weight: float) -> str:
 
 
 def _shortened(name: str, width: int) -> str:
-    """Cut a name to a width in pixels, an ellipsis included."""
-    name = " ".join(name[:100].split())
-    ends = list(accumulate(map(_letter_width, name)))
-    if not ends or ends[-1] <= width:
+    """Replace the middle of a name by an ellipsis, to fit a width in pixels.
+
+    Names that begin alike often differ at their ends.
+    """
+    name = " ".join(name.split())
+    if sum(map(_letter_width, name[:100])) <= width and len(name) <= 100:
         return name
-    return f"{name[: bisect_right(ends, width - _FONT)].rstrip()}…"
+    half = (width - _FONT) / 2
+    begin = bisect_right(list(accumulate(map(_letter_width, name[:100]))), half)
+    end = bisect_right(list(accumulate(map(_letter_width, name[:-101:-1]))), half)
+    return f"{name[:begin].rstrip()}…{name[len(name) - end :].lstrip()}"
 
 
 @lru_cache(maxsize=4096)

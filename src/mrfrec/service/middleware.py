@@ -69,7 +69,8 @@ class RequestInfo:
     request_id: str
     is_read: bool  # whether the whole body has been taken from the connection
     key: str = ""  # name of the API key
-    may_manage: bool = False  # whether the request may reload models
+    is_manager: bool = False  # whether the request has the role manage, and so may see users
+    may_manage: bool = False  # whether the request may change anything, such as reload models
     model: str = ""  # that answered
     status: int = 0
     body: bytes = b""

@@ -189,6 +189,7 @@ class PageQuery(BaseModel):
     model: str = ""
     q: str = ""  # what to search
     item: list[str] = Field(default=[], max_length=MOST_ON_PAGE)  # of the history, or the item to show
+    id: str | None = Field(default=None, max_length=1000)  # of the user to show
     add: str | None = None  # if given, what is found is added to the history
     k: int | None = Field(default=None, ge=1, le=MOST_ON_PAGE)
     novelty: float | None = same_field(Question, "novelty")

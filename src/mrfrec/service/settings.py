@@ -102,6 +102,10 @@ class ServiceSettings(Options):
         (), description="Names of this host that requests may use (Host); empty: any."
     )
     root_path: Annotated[str, _PATH] = Field("", description="Prefix of all addresses behind a proxy: /recs.")
+    user_page: bool = Field(
+        False,
+        description="A page about a user: what they have, what they get and why. Needs the role manage.",
+    )
     access_log: bool = Field(True, description="Log a line for each request, without histories and ids.")
     log_requests: bool = Field(False, description="Log query strings and bodies of requests, too.")
     log_clients: bool = Field(False, description="Log addresses of clients, too.")
