@@ -114,7 +114,7 @@ def test_the_file_of_keys_is_read_anew(shop: Path, tmp_path: Path) -> None:
         ("a:read:" + "0" * 63, "line 1"),
         ("a:write:" + "0" * 64, "line 1"),
         ("a:read:" + "0" * 64 + ":x", "line 1"),
-        ("a:read:" + "0" * 64 + "\na:read:" + "1" * 64, "line 2: there is another"),
+        ("a:read:" + "0" * 64 + "\na:read:" + "1" * 64, "line 2: another key has the name a"),
         ("a:read:" + hashlib.sha256(b"").hexdigest(), "line 1: this is the hash of an empty key"),
     ],
 )

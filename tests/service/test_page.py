@@ -288,6 +288,7 @@ def test_a_graph_draws_the_strongest_line_of_each_neighbor() -> None:
 
 def test_the_page_of_a_user_shows_what_they_have_and_get_and_why(folder: Path) -> None:
     model = mrfrec.load(folder / "shop.mrf")
+    assert model.users_ is not None
     user = model.users_[3]
     with asking(folder / "shop.mrf", user_page=True) as client:
         html = client.get("/user", params={"id": user}).text
