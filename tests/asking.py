@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from mrfrec.answers.people import UnknownIds, people_of
+from mrfrec.answers.people import people_of
 from mrfrec.answers.question import Question
-from mrfrec.answers.recommending import as_rows
+from mrfrec.answers.recommending import PreparedQuestion
+from mrfrec.answers.tables import recommended_rows
 from mrfrec.models.parameters import runtime_of
 from mrfrec.models.recommender import Recommender
 
@@ -20,7 +21,8 @@ def rows_and_unknown(
     model: Recommender, users: object = None, *, history: object = None, **options: Any
 ) -> tuple[Rows, dict[str, list[Any]]]:
     """The recommendations, and the ids that the model does not know by the name of the parameter."""
-    unknown: list[UnknownIds] = []
     people = people_of(model.fitted_, users, history)
-    rows = list(as_rows(model.fitted_, runtime_of(model), people, Question.of(**options), unknown))
-    return rows, {each.parameter: each.ids for each in unknown}
+    prepared = PreparedQuestion.of(model.fitted_, people, Question.of(**options))
+    answers = (prepared.answer(runtime_of(model), batch) for batch in people.batches())
+    rows = list(recommended_rows(model.catalogue, answers))
+    return rows, {each.parameter: each.ids for each in prepared.unknown}

@@ -13,7 +13,7 @@ import pytest
 
 import mrfrec
 from mrfrec import DataError, Interactions, MrfrecWarning, NotFittedError, ParameterError, Recommender
-from mrfrec.answers.reasons import explanation
+from mrfrec.answers.recommending import explanation
 from mrfrec.evaluation import evaluate, evaluate_fitted, strong_generalisation
 from mrfrec.models.registry import MODELS, build
 from mrfrec.testing import check_recommender

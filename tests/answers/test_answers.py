@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 from asking import rows_and_unknown, rows_for
 from mrfrec import MRF, DataError, Interactions, MrfrecWarning, ParameterError, load, read_interactions
-from mrfrec.answers.columns import because_text
+from mrfrec.answers.tables import because_text
 from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.models.registry import build
 

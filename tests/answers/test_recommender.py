@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec import MRF, DataError, Interactions, MrfrecWarning, ParameterError
-from mrfrec.answers import selection
+from mrfrec.answers import ranking
 from mrfrec.core.rows import Rows
 from mrfrec.fitted import scorers
 from mrfrec.models.registry import build
@@ -81,7 +81,7 @@ def test_one_user_and_many_get_the_same_to_the_bit(kind: str, exclude_seen: bool
 
     def best(some: Rows, k: int) -> tuple[Any, ...]:
         scorer = scorers.WeightScorer(some, learned.weights, model.dtype)
-        return selection.top_k(scorer, k, base, hide=some if exclude_seen else None, threads=2)
+        return ranking.top_k(scorer, k, base, hidden=some if exclude_seen else None, threads=2)
 
     for k in (1, 7, 30):
         many = best(rows, k)

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from mrfrec import MRF, DataError, Interactions, MemoryPlanError, ParameterError, load
-from mrfrec.answers.selection import top_k
+from mrfrec.answers.ranking import top_k
 from mrfrec.core import lanczos
 from mrfrec.core.lanczos import basis_size
 from mrfrec.core.low_rank import LowRank, leading_directions
@@ -221,7 +221,7 @@ def test_the_best_of_hard_cases_are_those_of_all_scores(case: str, dtype: str) -
 
     def best(of: LowRankScorer, k: int) -> list[Any]:
         hide = of.histories if given.get("hides", True) else None
-        items, scores, _ = top_k(of, k, base, hide=hide, threads=1)
+        items, scores, _ = top_k(of, k, base, hidden=hide, threads=1)
         return [items[-1].tolist(), scores[-1].tolist()]
 
     scores = scorer(1).scores(0, 1, base.start)[0] * (1 if factor is None else factor)

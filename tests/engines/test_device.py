@@ -19,7 +19,7 @@ from mrfrec import (
     ParameterError,
     read_item_features,
 )
-from mrfrec.answers.selection import rank
+from mrfrec.answers.ranking import Eligible, rank
 from mrfrec.core import costs, fitting
 from mrfrec.core.low_rank import leading_directions
 from mrfrec.core.plan import Settings
@@ -275,7 +275,7 @@ def test_a_device_gives_the_lists_of_the_cpu(
     for novelty in (0.0, 0.4):
         histories = Rows.of(X)
         answers = (
-            rank(m.fitted_, runtime_of(m), histories, 5, hide=histories, never=hidden, more_novelty=novelty)
+            rank(m.fitted_, runtime_of(m), histories, 5, Eligible(histories, hidden), more_novelty=novelty)
             for m in (model, elsewhere)
         )
         for mine, theirs in zip(*answers, strict=True):

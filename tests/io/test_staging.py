@@ -17,7 +17,7 @@ from polars.testing import assert_frame_equal
 from scipy import sparse
 
 import mrfrec
-from mrfrec.answers.publishing import staged_recommendations
+from mrfrec.answers.tables import staged_recommendations
 from mrfrec.errors import DataError, MrfrecWarning, ParameterError
 from mrfrec.io.databases import connect
 from mrfrec.io.staging import open_staging, parse_table

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 import mrfrec
 from mrfrec import MRF, Interactions
-from mrfrec.answers.reasons import explanation
+from mrfrec.answers.recommending import explanation
 from mrfrec.core import new_items
 from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.data.ids import Ids, Texts

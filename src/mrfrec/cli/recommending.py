@@ -1,23 +1,16 @@
 """The commands recommend, similar and explain. Their texts become docs/reference/cli.md."""
 
 from dataclasses import dataclass
-from math import fsum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from typer import Argument
 
-from mrfrec.answers.columns import (
-    RECOMMENDATION_COLUMNS,
-    neighbor_columns,
-    reason_columns,
-    rows_of,
-)
 from mrfrec.answers.people import people_of, read_histories
 from mrfrec.answers.question import Question
-from mrfrec.answers.reasons import explanation
-from mrfrec.answers.recommending import as_rows
-from mrfrec.answers.similar import nearest
+from mrfrec.answers.ranking import nearest
+from mrfrec.answers.recommending import PreparedQuestion, explanation
+from mrfrec.answers.tables import neighbor_columns, reason_table, recommended_rows, rows_of, table_names
 from mrfrec.checks import check_count, counted, in_words
 from mrfrec.cli import note
 from mrfrec.cli.derived import parse_pairs, parse_weights
@@ -184,9 +177,10 @@ def recommend(
         catalogue = opened.catalogue
         if kind == "table" and len(people) > _TABLE_USERS:
             raise DataError(f"{len(people):,} users are too many for a table: give -o FILE.csv.")
-        lines = as_rows(opened.fitted_, runtime_of(opened), people, question)
-        shown = [*RECOMMENDATION_COLUMNS, *(["because"] if explain else [])]
-        write_rows(lines, shown, catalogue, kind, results.output, len(people) == 1)
+        prepared = PreparedQuestion.of(opened.fitted_, people, question)
+        prepared.warn()
+        lines = recommended_rows(catalogue, prepared.answers(runtime_of(opened)))
+        write_rows(lines, [*table_names(question)], catalogue, kind, results.output, len(people) == 1)
 
 
 def similar(
@@ -274,11 +268,11 @@ def explain(
     if user is not None:
         (whose["user"],) = find_users(opened, [user], None)
     known = names.find(item)
-    found, *others = explanation(opened.fitted_, known, **whose)
-    columns = reason_columns(catalogue, catalogue.index_of(known), found, *others)
+    parts = explanation(opened.fitted_, known, **whose)
+    columns = reason_table(catalogue, catalogue.index_of(known), parts)
     if kind == "table":
-        for row in range(len(found), len(columns["item"])):  # of no item: show its title there
+        for row in range(len(parts.contributions), len(columns["item"])):  # of no item: show its title there
             columns["item"][row], columns["title"][row] = columns["title"][row], None
-        last = {"item": "(score)", "contribution": fsum([*others, *(c.amount for c in found)])}
+        last = {"item": "(score)", "contribution": parts.score}
         columns = {name: [*values, last.get(name)] for name, values in columns.items()}
     write_rows(rows_of(columns), list(columns), catalogue, kind, output)

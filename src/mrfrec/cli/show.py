@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from rich.console import Console
 
-from mrfrec.answers.columns import columns_shown
+from mrfrec.answers.tables import columns_shown
 from mrfrec.bars import showing
 from mrfrec.cli import note, written
 from mrfrec.core.progress import Progress

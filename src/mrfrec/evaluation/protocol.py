@@ -11,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec import figures
-from mrfrec.answers import recommending, selection
 from mrfrec.answers.people import People, people_of, timed_rows
 from mrfrec.answers.question import Question
+from mrfrec.answers.ranking import Eligible
+from mrfrec.answers.ranking import rank as rank_items
+from mrfrec.answers.recommending import PreparedQuestion
 from mrfrec.bars import showing
 from mrfrec.checks import warn
 from mrfrec.core.progress import Progress, part_of
@@ -376,8 +378,8 @@ def rank(
         else:
             histories = Rows.of(shown)
             hidden = ~questions.candidates
-            found = selection.rank(
-                model.fitted_, runtime_of(model), histories, k, ties, histories, never=hidden
+            found = rank_items(
+                model.fitted_, runtime_of(model), histories, k, Eligible(histories, hidden), ties=ties
             )
             ranked[part] = found[0]
         if progress is not None:
@@ -391,11 +393,13 @@ def _by_rules(
     """Return what `recommend` would for some users, users × k."""
     fitted = model.fitted_
     histories = timed_rows(questions.shown[part], fitted, **{"times": None, **questions.times_of(part)})
-    people = People(Ids.range(len(histories)), None, histories)
-    filters = recommending.check_question(fitted, people, question)
+    people = People(Ids.range(len(histories)), histories)
+    prepared, runtime = PreparedQuestion.of(fitted, people, question), runtime_of(model)
+    prepared.warn()
     found = np.full((len(histories), question.k), -1, np.int32)
     done = 0
-    for piece in recommending.ranked(fitted, runtime_of(model), people, question, filters):
+    for batch in people.batches():
+        piece = prepared.answer(runtime, batch)
         found[done : done + len(piece.items), : piece.items.shape[1]] = piece.items
         done += len(piece.items)
     return found

@@ -42,11 +42,26 @@ class Selection:
         return read_only(np.ones(scores.shape[-1], scores.dtype) if self.factor is None else self.factor)
 
 
-class Lift(NamedTuple):
+class ItemBoost(NamedTuple):
     """What a question adds to the score of each item, and what it then multiplies the sum by."""
 
-    addend: Array | None = None
-    factor: Array | None = None  # above 0
+    add: Array | None = None
+    multiply: Array | None = None  # above 0
+
+    def boosted(self, items: Array, scores: Array) -> npt.NDArray[np.float64]:
+        """Return scores with the boost. A sum below 0 is divided, so that a factor above 1 lifts it too."""
+        sums = scores + (0.0 if self.add is None else self.add[items])
+        if self.multiply is None:
+            return np.asarray(sums)
+        return np.where(sums < 0, sums / self.multiply[items], sums * self.multiply[items])
+
+    def part_of(self, items: Array, scores: Array) -> npt.NDArray[np.float64]:
+        """Return what the boost has added to boosted scores; 0 for item −1, where the list is too short."""
+        scores = np.where(items >= 0, scores, 0)
+        sums = scores.astype(np.float64)
+        if self.multiply is not None:
+            sums = np.where(sums < 0, sums * self.multiply[items], sums / self.multiply[items])
+        return scores - (sums if self.add is None else sums - self.add[items])
 
 
 @dataclass(frozen=True)
@@ -78,13 +93,14 @@ class Base:
         start = np.where(hidden, -np.inf, self.start).astype(self.start.dtype)
         return Base(start, self.order, self.factor, self)
 
-    def lifted(self, lift: Lift) -> "Base":
-        """Return this base with more added to each item, and a further factor."""
+    def boosted(self, boost: ItemBoost) -> "Base":
+        """Return this base with a boost. All scores are multiplied; see `rank` for those below 0."""
         start, factor, kind = self.start, self.factor, self.start.dtype
-        if lift.addend is not None:  # not multiplied by the factor that is there
-            start = (start + (lift.addend if factor is None else lift.addend / factor)).astype(kind)
-        if lift.factor is not None:
-            factor = (lift.factor if factor is None else factor * lift.factor).astype(kind)
+        if boost.add is not None:
+            # The factor that is there multiplies the whole sum, but not what a boost adds.
+            start = (start + (boost.add if factor is None else boost.add / factor)).astype(kind)
+        if boost.multiply is not None:
+            factor = (boost.multiply if factor is None else factor * boost.multiply).astype(kind)
         return Base(start, self.order, factor)
 
 

@@ -17,17 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec import figures
-from mrfrec.answers import publishing, recommending, selection, similar
-from mrfrec.answers import reasons as explaining
-from mrfrec.answers.columns import (
-    SEARCH_COLUMNS,
-    columns_shown,
-    reason_columns,
-    search_columns,
-)
-from mrfrec.answers.people import history_columns, people_of, timed_rows, validation_rows
-from mrfrec.answers.publishing import Form, WriteOptions
+from mrfrec.answers import ranking, recommending, tables
+from mrfrec.answers.people import people_of, timed_rows, validation_rows
 from mrfrec.answers.question import Boost, ItemFilter, Question, Quotas, options_of
+from mrfrec.answers.tables import Form, WriteOptions
 from mrfrec.answers.where import Where
 from mrfrec.bars import showing
 from mrfrec.checks import check_count, check_flag, check_frames, check_thread_count, counted
@@ -291,8 +284,8 @@ class Recommender(ABC):
         plan = memory_budget(self.memory_limit)
         plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="scores")
         scorer = learned.scorer(histories, runtime)
-        scores = selection.score(scorer, learned.base_scores, runtime.threads)
-        scores[np.diff(histories.ptr) == 0] = learned.unknown_user_scores(fitted.catalogue)
+        scores = ranking.score(scorer, learned.base_scores, runtime.threads)
+        scores[np.diff(histories.ptr) == 0] = learned.stranger_scores(fitted.catalogue)
         return scores
 
     def top_k(
@@ -317,8 +310,9 @@ class Recommender(ABC):
             raise ParameterError("k", f"at most the number of items, {m}", k)
         if ties not in ("index", "popularity"):
             raise ParameterError("ties", '"index" or "popularity"', ties)
-        hide = histories if check_flag("exclude_seen", exclude_seen) else None
-        items, scores, _ = selection.rank(fitted, runtime_of(self), histories, k, ties, hide)
+        seen = histories if check_flag("exclude_seen", exclude_seen) else None
+        eligible = ranking.Eligible(hidden=seen)
+        items, scores, _ = ranking.rank(fitted, runtime_of(self), histories, k, eligible, ties=ties)
         return items, scores
 
     @property
@@ -538,11 +532,13 @@ class Recommender(ABC):
         options = options_of(locals())
         fitted, question = self.fitted_, Question.of(**options)
         people = people_of(fitted, users, history)
+        prepared = recommending.PreparedQuestion.of(fitted, people, question)
+        prepared.warn()
+        names = tables.columns_shown(fitted.catalogue, tables.table_names(question), people.is_anonymous)
         with showing(progress) as report:
-            batches = recommending.recommend(fitted, runtime_of(self), people, question, progress=report)
-            columns, names, types = recommending.as_table(fitted, people, question, batches)
-            shown = columns_shown(fitted.catalogue, names, people.is_anonymous)
-            return self._frame(fitted, columns, shown, people.library, **types)
+            answers = prepared.answers(runtime_of(self), report)
+            batches = (tables.recommendation_table(fitted.catalogue, answer) for answer in answers)
+            return self._frame(fitted, batches, names, people.library, user=people.ids.type)
 
     def recommend_to(
         self,
@@ -581,7 +577,7 @@ class Recommender(ABC):
         options = options_of(locals())
         target: WriteOptions = {"form": form, "table": table, "columns": columns}
         fitted = self.fitted_
-        with showing(progress) as report, publishing.staged_recommendations(
+        with showing(progress) as report, tables.staged_recommendations(
             fitted, runtime_of(self), path, users, history=history, target=target, progress=report,
             **options,
         ) as rows:  # fmt: skip
@@ -594,7 +590,8 @@ class Recommender(ABC):
         itself. If fewer than k items go with an item, there are fewer rows, with a warning.
         """
         fitted = self.fitted_
-        return self._frame(fitted, *similar.as_table(fitted, item, k))
+        batches, names = tables.similar_tables(fitted, item, k)
+        return self._frame(fitted, batches, tables.columns_shown(fitted.catalogue, names))
 
     def plot_neighbors(self, item: Id, k: int = 15) -> "Figure":
         """Draw how strongly the k items of `similar_items` go with an item.
@@ -604,7 +601,7 @@ class Recommender(ABC):
         fitted = self.fitted_
         of = fitted.catalogue
         place = of.index_of(item)
-        items, strengths = similar.nearest(fitted, place, check_count("k", k))
+        items, strengths = ranking.nearest(fitted, place, check_count("k", k))
         names = [of.name(i) for i in items.tolist()]
         title = f"Goes with {name_with_id(item, of.short_title(place))}"
         return figures.plot_bars(title, "strength", names, strengths.tolist())
@@ -630,7 +627,7 @@ class Recommender(ABC):
         fitted = self.fitted_
         with (
             showing(progress) as report,
-            publishing.staged_similar_items(fitted, path, items, k=k, target=target, progress=report) as rows,
+            tables.staged_similar_items(fitted, path, items, k=k, target=target, progress=report) as rows,
         ):
             return rows
 
@@ -651,8 +648,10 @@ class Recommender(ABC):
         the items have in common, where they carry the weight.
         """
         fitted = self.fitted_
-        parts = explaining.explanation(fitted, item, user=user, history=history, novelty=novelty, boost=boost)
-        columns = reason_columns(fitted.catalogue, fitted.catalogue.index_of(item), *parts)
+        parts = recommending.explanation(
+            fitted, item, user=user, history=history, novelty=novelty, boost=boost
+        )
+        columns = tables.reason_table(fitted.catalogue, fitted.catalogue.index_of(item), parts)
         return self._frame(fitted, [columns], columns)
 
     def history(self, users: Id | Iterable[Id]) -> "Frame":
@@ -667,9 +666,9 @@ class Recommender(ABC):
             Ids of training users: one, or several in any iterable.
         """
         fitted = self.fitted_
-        columns, people = history_columns(fitted, users)
-        shown = columns_shown(fitted.catalogue, columns)
-        return self._frame(fitted, [columns], shown, people.library, user=people.names.type)
+        columns, people = tables.history_columns(fitted, users)
+        names = tables.columns_shown(fitted.catalogue, columns)
+        return self._frame(fitted, [columns], names, people.library, user=people.ids.type)
 
     def search(self, text: str, k: int = 10) -> "Frame":
         """Find items by id or title: a table of item, title and users, the best match first.
@@ -679,8 +678,8 @@ class Recommender(ABC):
         if not isinstance(text, str):
             raise ParameterError("text", "a string", text)
         fitted = self.fitted_
-        columns = search_columns(fitted.catalogue, text, check_count("k", k))
-        return self._frame(fitted, [columns], columns_shown(fitted.catalogue, SEARCH_COLUMNS))
+        columns = tables.search_columns(fitted.catalogue, text, check_count("k", k))
+        return self._frame(fitted, [columns], tables.columns_shown(fitted.catalogue, tables.SEARCH_COLUMNS))
 
     # ── files, and more or fewer events ───────────────────────────────────────────────────────────
 

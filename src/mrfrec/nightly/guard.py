@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.answers.columns import rows_of
 from mrfrec.answers.people import people_of
 from mrfrec.answers.question import Question
-from mrfrec.answers.recommending import as_rows
+from mrfrec.answers.recommending import PreparedQuestion
+from mrfrec.answers.tables import recommended_rows, rows_of
 from mrfrec.checks import shortened
 from mrfrec.data.catalogue import name_with_id
 from mrfrec.data.heldout import hashed
@@ -256,7 +256,9 @@ def _recommended(
     """Return the first 10 recommendations to each of the users, without warnings."""
     question = Question.of(k=_COMPARED_ITEMS, **options)
     people = people_of(model.fitted_, None, histories)
-    return list(as_rows(model.fitted_, runtime_of(model), people, question, unknown=[]))
+    prepared, runtime = PreparedQuestion.of(model.fitted_, people, question), runtime_of(model)
+    answers = (prepared.answer(runtime, batch) for batch in people.batches())
+    return list(recommended_rows(model.catalogue, answers))
 
 
 def _share_in_common(rows: Iterable[dict[str, Any]], before: Iterable[dict[str, Any]]) -> float | None:

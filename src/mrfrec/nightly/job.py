@@ -16,8 +16,8 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 from pydantic import model_validator as check_section
 
-from mrfrec.answers.columns import RECOMMENDATION_COLUMNS, SIMILAR_COLUMNS
 from mrfrec.answers.question import Question
+from mrfrec.answers.tables import RECOMMENDATION_COLUMNS, SIMILAR_COLUMNS
 from mrfrec.checks import in_words
 from mrfrec.data.pairs import Origin
 from mrfrec.errors import DataError, MrfrecError, ParameterError

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from mrfrec.answers.filters import rules_of
 from mrfrec.answers.question import Question
-from mrfrec.answers.rules import Rules
 from mrfrec.answers.where import columns_of_sql, mask_of
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.ids import Ids
@@ -151,7 +151,7 @@ def check_rules(job: Job, catalogue: Catalogue) -> None:
         raise ParameterError(f"{job.path}: source.items", rule, None, 'Such as items = "products.csv".')
     try:
         mask_of(question.where, catalogue)
-        Rules.of(catalogue, question)
+        rules_of(catalogue, question)
     except ParameterError as error:
         raise error.named(f"{job.path}: publish.recommendations.{error.name}") from None
 

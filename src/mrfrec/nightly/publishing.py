@@ -14,7 +14,7 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-from mrfrec.answers.publishing import staged_recommendations, staged_similar_items
+from mrfrec.answers.tables import staged_recommendations, staged_similar_items
 from mrfrec.io.artifact import check_unchanged, write_erasures
 from mrfrec.io.atomic import keep_owner, put_in_place, remove_with_leftovers, writing
 from mrfrec.io.staging import open_staging

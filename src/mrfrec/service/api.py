@@ -2,10 +2,12 @@
 
 import json
 import re
+import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
+import numpy as np
 from fastapi import APIRouter, Query
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -16,7 +18,8 @@ from starlette.responses import Response
 from mrfrec.answers.people import length_of_history
 from mrfrec.answers.question import Question
 from mrfrec.checks import in_words
-from mrfrec.errors import MrfrecError
+from mrfrec.data.reading_options import moment
+from mrfrec.errors import MrfrecError, ParameterError
 from mrfrec.options import own_errors
 from mrfrec.service import answers, schemas
 from mrfrec.service.metrics import Metrics
@@ -35,6 +38,7 @@ _JSON = re.compile(rb"application/(.*\+)?json")  # media types
 _MOST_BATCHES = 4  # that wait or are answered
 _MOST_RELOADS = 2  # one under way, and one that sees later changes
 _RELOADING = "models are being reloaded; try again."
+_DAY = 86_400_000_000  # microseconds
 _PIECE = 5000  # cost of the histories of a batch that are answered at once: some hundredths of a second
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -293,19 +297,28 @@ def _check_at_most(most: int, what: str, count: int) -> None:
         raise ProblemError(422, f"{what} must be at most {most:,}; got {count:,}.")
 
 
-def _history(
-    items: "Sequence[int | str | schemas.Used]", settings: ServiceSettings
-) -> dict[int | str, float | str | None]:
+def _history(items: "Sequence[int | str | schemas.Used]", settings: ServiceSettings) -> answers.History:
+    """Return a history as `people_of` reads it."""
     _check_at_most(settings.max_history, _HISTORY, len(items))
-    history: dict[int | str, float | str | None] = {}
+    latest = time.time_ns() // 1000 + _DAY
+    history: dict[int | str, float | np.datetime64 | None] = {}
     for one in items:
         if isinstance(one, schemas.Used):
             if (one.value is None) == (one.time is None):
                 raise ProblemError(422, "an item of a history has either a value or a time.")
-            history[one.item] = one.value if one.time is None else one.time
+            history[one.item] = one.value if one.time is None else _past(one.time, latest)
         else:
+            history.pop(one, None)  # An item that is listed twice counts where it comes last.
             history[one] = None
     return history
+
+
+def _past(text: str, latest: int) -> np.datetime64:
+    """Return a time; refuse one that is later than `latest`, in microseconds."""
+    microseconds = moment("time", text)
+    if microseconds > latest:
+        raise ParameterError("time", "at most a day later than the clock of the service", text)
+    return np.datetime64(microseconds, "us")
 
 
 def _length_of_history(served: Served, user: Any, strict: bool) -> int:

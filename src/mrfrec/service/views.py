@@ -4,15 +4,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import fsum
 from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.answers.people import history_columns
+from mrfrec.answers.people import people_of
 from mrfrec.answers.question import Question
-from mrfrec.answers.reasons import explanations
+from mrfrec.answers.recommending import explanations
+from mrfrec.answers.tables import history_columns
 from mrfrec.answers.where import mask_of
 from mrfrec.checks import shortened
 from mrfrec.models.recommender import Recommender
@@ -244,7 +246,7 @@ def user(visit: PageVisit) -> tuple[str, Content]:
     for name in ("value", "time"):
         for row, x in zip(had, columns[name][latest].tolist() if name in columns else (), strict=False):
             row[name] = x
-    cards = _cards(visit, answer.items, question.novelty, user=id_)
+    cards = _cards(visit, answer.items, question.novelty, users=[id_])
     return "user.html", {
         "user": shortened(text, _NAME),
         "history": had,
@@ -288,11 +290,13 @@ def _bars(visit: PageVisit, targets: Indices, novelty: float | None, **whom: Any
 
     All bars have one scale, so that the bars of different items can be compared.
     """
-    parts_of, bases = explanations(visit.model.fitted_, np.asarray(targets), novelty=novelty, **whom)
-    amounts = [0.0, *bases.tolist(), *(part.amount for parts in parts_of for part in parts)]
+    fitted = visit.model.fitted_
+    scores = explanations(fitted, np.asarray(targets), people_of(fitted, **whom), novelty)
+    amounts = [0.0, *(parts.base for parts in scores)]
+    amounts += [part.amount for parts in scores for part in parts.contributions]
     low = min(amounts)
     width = max(amounts) - low or 1.0
-    shown = [sorted(parts, key=lambda part: -abs(part.amount)) for parts in parts_of]
+    shown = [sorted(parts.contributions, key=lambda part: -abs(part.amount)) for parts in scores]
     indices = list(dict.fromkeys(part.item for parts in shown for part in parts[:MOST_ON_PAGE]))
     named = dict(zip(indices, visit.items(indices), strict=True))
 
@@ -303,7 +307,7 @@ def _bars(visit: PageVisit, targets: Indices, novelty: float | None, **whom: Any
         return {"item": row, "amount": amount, "x": round(begin, 2), "length": round(length, 2)}
 
     reasons = []
-    for parts, base in zip(shown, bases.tolist(), strict=True):
+    for parts, base in zip(shown, [each.base for each in scores], strict=True):
         bars = [bar(part.amount, named[part.item]) for part in parts[:MOST_ON_PAGE]]
         left = parts[MOST_ON_PAGE:]
         reasons.append(
@@ -311,7 +315,7 @@ def _bars(visit: PageVisit, targets: Indices, novelty: float | None, **whom: Any
                 "few": bars[:_FEW_BARS],
                 "rest": bars[_FEW_BARS:],
                 # A user may have thousands of items; the page adds the smallest parts up.
-                "left": (len(left), sum(part.amount for part in left)),
+                "left": (len(left), fsum(part.amount for part in left)),
                 "base": bar(base),
                 "zero": round(-100 * low / width, 2),
             }
