@@ -87,8 +87,8 @@ def rank(
     `more_novelty` is added to the novelty of the fit. `boost` changes the scores before the selection.
     """
     empty = histories.ptr[1:] == histories.ptr[:-1]
-    stranger = bool(empty.any())
-    if stranger and not empty.all():
+    unknown_user = bool(empty.any())
+    if unknown_user and not empty.all():
         shape = len(histories), k
         out = np.empty(shape, np.int32), np.empty(shape, fitted.score_type), np.empty(shape, bool)
         for rows in (np.flatnonzero(~empty), np.flatnonzero(empty)):
@@ -99,11 +99,11 @@ def rank(
             for whole, part in zip(out, parts, strict=True):
                 whole[rows] = part
         return out
-    base = fitted.base(unknown_user=stranger, more_novelty=more_novelty, ties=ties)
+    base = fitted.base(unknown_user=unknown_user, more_novelty=more_novelty, ties=ties)
     base = base if boost is None else base.boosted(boost)
     base = base if eligible.never is None else base.without(eligible.never)
     scorer: Scorer
-    if stranger:  # An empty history adds nothing to the base scores.
+    if unknown_user:  # An empty history adds nothing to the base scores.
         scorer = WeightScorer(histories, Rows.empty(histories.width, histories.width), base.start.dtype)
     else:
         scorer = fitted.learned.scorer(histories, runtime)

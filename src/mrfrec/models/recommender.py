@@ -285,7 +285,7 @@ class Recommender(ABC):
         plan.require("scores", needed, "Score fewer users at a time, or use top_k.", who="scores")
         scorer = learned.scorer(histories, runtime)
         scores = ranking.score(scorer, learned.base_scores, runtime.threads)
-        scores[np.diff(histories.ptr) == 0] = learned.stranger_scores(fitted.catalogue)
+        scores[np.diff(histories.ptr) == 0] = learned.unknown_user_scores(fitted.catalogue)
         return scores
 
     def top_k(
