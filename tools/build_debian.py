@@ -18,6 +18,8 @@ from pathlib import Path
 
 import polars as pl
 
+from mrfrec.io.atomic import writing
+
 RELEASE = "bookworm"
 ARCHITECTURE = "amd64"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -144,14 +146,10 @@ def table(sources: Iterable[Stanza], packages: Iterable[Stanza], least: int = LE
 def write(data: pl.DataFrame, path: Path) -> None:
     """Write the file atomically, with the strongest compression."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    try:
+    with writing(path) as unfinished:
         data.write_parquet(
-            partial, compression="zstd", compression_level=22, statistics=False, row_group_size=data.height
+            unfinished, compression="zstd", compression_level=22, statistics=False, row_group_size=data.height
         )
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def main() -> None:

@@ -200,6 +200,15 @@ def test_the_values_of_a_column_tell_its_kind() -> None:
     assert np.allclose(found.matrix[[row]].data, np.sqrt(np.log(40 / found.matrix[[row]].nnz)))
 
 
+def test_codes_are_categories_as_they_are_texts_in_a_table_of_items() -> None:
+    table = pl.DataFrame({"item": range(40), "code": [f"{i % 8:03}" for i in range(40)]})
+    features = read_item_features(table)
+    assert features.columns["code"].type == "category"
+    assert features.table is not None
+    assert features.table.types == {"code": "text"}
+    assert list(features.names)[:2] == ["code: 000", "code: 001"]
+
+
 def test_a_file_gives_the_features_of_its_frame(tmp_path: Path) -> None:
     table = CATALOGUE.with_columns(pl.col("genres").list.join("|"))
     table.write_csv(tmp_path / "items.csv")

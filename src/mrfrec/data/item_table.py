@@ -142,7 +142,9 @@ class ItemTable:
         rows = self.find(items)
         known = rows >= 0
         if not known.any():
-            raise DataError("the table of items names none of the items of the model: are the ids the same?")
+            raise DataError(
+                "the table of items names none of the items that were used: are the ids the same?"
+            )
         counts = known.sum(), len(items), len(self) - known.sum()
         if is_new and not len(items) == len(self) == known.sum():
             shown = (f"{x:,}" for x in counts)
@@ -151,7 +153,8 @@ class ItemTable:
             return titles
         others = [*self.titles, ""]  # the last is that of −1
         texts = titles or [""] * len(items)
-        return Texts.of(text or others[row] for text, row in zip(texts, rows.tolist(), strict=True))
+        filled = [text or others[row] for text, row in zip(texts, rows.tolist(), strict=True)]
+        return Texts.of(filled) if any(filled) else None
 
     def joined(self, more: "ItemTable") -> "ItemTable":
         """Return this table, with the rows of another one for items that it does not have.

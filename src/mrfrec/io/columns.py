@@ -163,24 +163,18 @@ def find_item(table: Source, item: str | None, taken: str | None = None) -> str:
     return fitting[0]
 
 
-def find_title(table: Source, item: str) -> str | None:
-    """Return the column of a table of items that holds their titles, if one does."""
-    fitting = _recognised(table, "title", {item})
-    return fitting[0] if len(fitting) == 1 else None
-
-
-def find_titles(table: Source, item: str | None, title: str | None) -> dict[str, str]:
-    """Return the columns of a table of items that hold ids and titles; other columns may do without these."""
+def find_item_columns(table: Source, item: str | None, title: str | None = None) -> tuple[str, str | None]:
+    """Return the columns of an item table that hold the ids and the titles; the titles may be missing."""
     named = None if title is None else _named(table, "title", title)
-    ids = find_item(table, item if item in table.columns else None, title)
-    titles = named or find_title(table, ids)
-    if titles is None and len(table.columns) > 1:
-        return {"item": ids}
-    if titles is None:
-        raise _unclear(table, "title", _NAMES_IN_ITEM_TABLE)
-    if titles == ids:
+    ids = find_item(table, item, named)
+    if named == ids:
         raise ParameterError("title", "another column than item", title)
-    return {"item": ids, "title": titles}
+    if len(table.columns) == 1:
+        raise DataError(f"{table.name} has no column beside {ids!r}.")
+    if named is None:
+        fitting = _recognised(table, "title", {ids})
+        named = fitting[0] if len(fitting) == 1 else None
+    return ids, named
 
 
 def _unclear(table: Source, role: str, advice: str, fitting: Sequence[str] = ()) -> DataError:

@@ -37,6 +37,7 @@ from mrfrec.io.item_table import (
     separator_of,
     share_of_true,
     table_beside,
+    type_of_cells,
 )
 
 _log = logging.getLogger("mrfrec")
@@ -157,7 +158,7 @@ def _read_table(
     known: Mapping[str, ColumnType] | None = None,
 ) -> _FeatureTable:
     named = named_types(columns, FEATURE_TYPES)
-    rows = read_item_rows(source, item, query, list(named or ()))
+    rows = read_item_rows(source, item, query=query, needed=list(named or ()))
     kinds: dict[str, FeatureType | None] = named or dict.fromkeys(rows.cells)
     cells = {name: joined_texts(rows.cells[name], f"{rows.name}, column {name!r}") for name in kinds}
     advice = 'Put several values into one cell, such as "Action|Comedy", or keep'
@@ -202,7 +203,7 @@ def _encoding(table: _FeatureTable, name: str, kind: FeatureType | None) -> Enco
     """Return how to read a column; without a kind, its values decide."""
     column = table.columns[name].drop_nulls()
     is_text = column.dtype == pl.String
-    kind = kind or (_kind_of(column) if is_text else "list")
+    kind = kind or _type_of(column, f"{table.name}, column {name!r}")
     if kind == "list":
         return Encoding("list", separator=separator_of(column, SEPARATORS) or "," if is_text else None)
     if not is_text:
@@ -219,17 +220,17 @@ def _encoding(table: _FeatureTable, name: str, kind: FeatureType | None) -> Enco
     return Encoding("number", edges=tuple(edges.tolist()))
 
 
-def _kind_of(text: pl.Series) -> FeatureType:
-    if text.str.contains(r"^\[.*\]$").all():
-        return "list"
-    if text.str.to_lowercase().is_in([*TRUE[:4], *FALSE[:4]]).all():
-        return "flag"
-    if _parsed(text).is_not_null().all():
+def _type_of(column: pl.Series, where: str) -> FeatureType:
+    """Return how to read a column: by its type in an item table; texts are lists, words or categories."""
+    of_cells = type_of_cells(column, True, where)
+    if of_cells == "time":
         return "number"
-    if separator_of(text, SEPARATORS) is not None:
+    if of_cells != "text":
+        return of_cells
+    if separator_of(column, SEPARATORS[2:]) is not None:
         return "list"
-    several_words = share_of_true(text.str.strip_chars().str.contains(r"\s")) >= 0.5
-    return "words" if several_words and 2 * text.n_unique() > len(text) else "category"
+    several_words = share_of_true(column.str.strip_chars().str.contains(r"\s")) >= 0.5
+    return "words" if several_words and 2 * column.n_unique() > len(column) else "category"
 
 
 def _parsed(text: pl.Series) -> pl.Series:

@@ -17,7 +17,8 @@ from mrfrec.data.reading_options import ReadingOptions
 from mrfrec.data.times import parsed_dates
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.batches import FEATURE, reading
-from mrfrec.io.columns import find_item, find_title, name_list
+from mrfrec.io.columns import find_item_columns, name_list
+from mrfrec.io.id_numbering import IdNumbering
 from mrfrec.io.row_reader import RowReader
 from mrfrec.io.sources import open_sources
 
@@ -59,7 +60,7 @@ def read_item_table(
         SQL that reads from a database: "select sku, brand, price, stock > 0 as in_stock from products".
     """
     kinds = named_types(columns, COLUMN_TYPES)
-    rows = read_item_rows(source, item, query, list(kinds or ()))
+    rows = read_item_rows(source, item, query=query, needed=list(kinds or ()))
     wanted = kinds or dict.fromkeys(rows.cells)
     made = {name: _column(rows, name, kind) for name, kind in wanted.items()}
     table = ItemTable(rows.items, pl.DataFrame(made), rows.titles)
@@ -83,39 +84,56 @@ class ItemRows(NamedTuple):
     titles: Texts | None
 
 
-def read_item_rows(source: object, item: str | None, query: str | None, needed: Sequence[str]) -> ItemRows:
-    """Read all columns of a table of items; raise if one that is needed is not there."""
+def read_item_rows(
+    source: object,
+    item: str | None,
+    *,
+    title: str | None = None,
+    query: str | None = None,
+    needed: Sequence[str] = (),
+    beside: RowReader | None = None,
+    ids_are_text: bool = False,
+) -> ItemRows:
+    """Read all columns of an item table; raise if a needed column is missing.
+
+    `beside` is the reader of the events for which the table is read: it refuses or skips bad rows and counts
+    them, and `item` is then the name of a column of the events, which the item table need not have.
+    """
     sources = open_sources(source, ReadingOptions.of(query=query), what="the table of items")
     first = sources[0]
-    of_ids = find_item(first, item)
+    if beside is not None and item not in first.columns:
+        item = None
+    of_ids, title = find_item_columns(first, item, title)
     others = [column for column in first.columns if column != of_ids]
     for column in needed:
         if column not in others:
             raise ParameterError("columns", f"columns of {first.name}: {name_list(others)}", column)
-    if not others:
-        raise DataError(f"{first.name} has no column beside {of_ids!r}.")
-    title = find_title(first, of_ids)
-    rows = RowReader()
+    roles = {"item": of_ids, **{FEATURE + name: name for name in others}}
+    if beside is not None and title is not None:
+        # Titles that were asked for must be text.
+        roles["title"] = title
+    rows = RowReader() if beside is None else beside
+    numbering = IdNumbering("item", is_text=ids_are_text)
     codes: list[npt.NDArray[np.int32]] = []
     cells: dict[str, list[pl.Series]] = {name: [] for name in others}
     for each in sources:
         for name in (of_ids, *others):
             if name not in each.columns:
                 raise DataError(f"{each.name} has no column {name!r}, which other files have.")
-        for batch in rows.good_rows(each, {"item": of_ids, **{FEATURE + name: name for name in others}}):
-            codes.append(rows.items.encode(batch["item"], each, of_ids))
+        for batch in rows.good_rows(each, roles, prefix="" if beside is None else "items: "):
+            codes.append(numbering.encode(batch["item"], each, of_ids))
             for column, batches in cells.items():
                 batches.append(batch[FEATURE + column])
     place = np.concatenate([np.empty(0, np.int32), *codes])
     if not len(place):
         raise DataError(f"{first.name} has no items.")
-    rows.number(rows.items, place)
+    rows.number(numbering, place)
     titles = None
     if title is not None:
         texts = joined_texts(cells[title], f"{first.name}, column {title!r}")
         if texts.dtype != pl.List:
-            titles = first_titles(len(rows.items.ids), zip(place.tolist(), texts, strict=True))
-    return ItemRows(first.name, rows.items.ids, place, cells, first.is_text, titles)
+            titles = first_titles(len(numbering.ids), zip(place.tolist(), texts, strict=True))
+    return ItemRows(first.name, numbering.ids, place, cells, first.is_text, titles)
 
 
 def table_beside(rows: ItemRows, kinds: Mapping[str, ColumnType | None]) -> ItemTable:
@@ -190,7 +208,7 @@ def _joined(batches: list[pl.Series], where: str) -> pl.Series:
 def _typed(cells: pl.Series, kind: ColumnType | None, is_text: bool, where: str) -> pl.Series:
     if cells.dtype == pl.String:
         cells = pl.select(pl.when(cells.str.strip_chars() != "").then(cells)).to_series()
-    kind = kind or _kind_of(cells, is_text, where)
+    kind = kind or type_of_cells(cells, is_text, where)
     if kind in ("text", "list"):
         cells = as_texts(cells, where)
         if kind == "text" and cells.dtype == pl.List:
@@ -246,8 +264,11 @@ def _flags(cells: pl.Series, where: str) -> pl.Series:
     return pl.select(pl.when(true).then(True).when(false).then(False)).to_series()
 
 
-def _kind_of(cells: pl.Series, is_text: bool, where: str) -> ColumnType:
-    """Return the kind of a column by its type; of text, dates and lists are told by the values."""
+def type_of_cells(cells: pl.Series, is_text: bool, where: str) -> ColumnType:
+    """Return the type of a column: that of its cells or, for texts, what all of them look like.
+
+    Texts of a file without types (`is_text`) may be flags and numbers; any texts may be times or lists.
+    """
     kind = cells.dtype
     if kind == pl.Boolean:
         return "flag"

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import scipy.sparse as sp
 
@@ -20,9 +19,8 @@ from mrfrec.bars import showing
 from mrfrec.checks import counted
 from mrfrec.core.progress import Progress
 from mrfrec.data.erasures import Erasures
-from mrfrec.data.ids import Id, Ids, Texts, first_titles
+from mrfrec.data.ids import Id, Ids
 from mrfrec.data.interactions import Interactions, keep_pairs
-from mrfrec.data.item_table import ItemTable
 from mrfrec.data.pairs import DataNote, Origin, What
 from mrfrec.data.reading_options import (
     Duplicates,
@@ -36,19 +34,18 @@ from mrfrec.data.reading_options import (
 )
 from mrfrec.data.times import IN_THE_FUTURE
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.batches import FEATURE, OTHER, UNUSED, Source, reading
+from mrfrec.io.batches import OTHER, UNUSED, Source, reading
 from mrfrec.io.columns import (
     RATINGS,
     UnusedValues,
     check_that_rows_may_be_counted,
     find_roles,
-    find_titles,
     letters,
     name_list,
     note_on_one_id,
 )
 from mrfrec.io.id_numbering import without_fractions
-from mrfrec.io.item_table import ItemRows, table_beside
+from mrfrec.io.item_table import read_item_rows, table_beside
 from mrfrec.io.row_reader import RowReader
 from mrfrec.io.sources import open_sources
 
@@ -230,8 +227,9 @@ def _interactions(parameters: Mapping[str, Any], before: RowsBefore) -> Interact
         origin = replace(origin.only(keep), sets_to_zero=True)
     table = None
     if items is not None:
-        table = _table_of_items(items, item_ids, item, title, rows)
-        titles = _first(table.titles, len(item_ids))
+        read = read_item_rows(items, item, title=title, beside=rows, ids_are_text=item_ids.is_text)
+        table = table_beside(read, {})
+        titles = table.titles_for(item_ids, None, is_new=False)
     for why, count in rows.skipped.items():
         what: What = "rows ahead" if why == IN_THE_FUTURE else "skipped rows"
         rows.note(DataNote(what, count, f"left out {counted(count, 'row')}: {why}"))
@@ -411,38 +409,3 @@ def _id_texts(batch: pl.DataFrame, role: str, source: Source, known: Ids, rows: 
         if note is not None:
             rows.note(note)
     return texts
-
-
-def _table_of_items(
-    table: object, items: Ids, item: str | None, title: str | None, rows: RowReader
-) -> ItemTable:
-    """Read a table of items, these items first, with their ids as text."""
-    places = {str(name): place for place, name in enumerate(items)}
-    kept: list[npt.NDArray[np.int32]] = []
-    cells: dict[str, list[pl.Series]] = {}
-    named: list[tuple[int, str | None]] = []
-    sources = open_sources(table, what="items")
-    for source in sources:
-        roles = find_titles(source, item, title)
-        others = {FEATURE + name: name for name in source.columns if name != roles["item"]}
-        for batch in rows.good_rows(source, {**roles, **others}, prefix="items: "):
-            names = _id_texts(batch, "item", source, items, rows)
-            found = np.array([places.setdefault(name, len(places)) for name in names], np.int32)
-            if "title" in roles:
-                named += zip(found.tolist(), batch["title"], strict=True)
-            kept.append(found)
-            for role, name in others.items():
-                cells.setdefault(name, []).append(batch[role])
-    place = np.concatenate(kept)
-    if not (place < len(items)).any():
-        raise DataError("the table of items names none of the items that were used: are the ids the same?")
-    cells = {name: parts for name, parts in cells.items() if len(parts) == len(kept)}  # that all files have
-    titles = first_titles(len(places), named)
-    ids = Ids.of(list(places), "item")
-    return table_beside(ItemRows(sources[0].name, ids, place, cells, sources[0].is_text, titles), {})
-
-
-def _first(titles: Texts | None, count: int) -> Texts | None:
-    """Return the first titles; None if these are empty."""
-    kept = [] if titles is None else titles[:count]
-    return Texts.of(kept) if any(kept) else None
