@@ -59,12 +59,16 @@ def flows(folder: Path) -> Iterator[tuple[str, set[str]]]:
     events = pl.DataFrame({"user": users, "item": items}).unique(maintain_order=True)
     events.write_csv(folder / "events.csv")
     table = pl.DataFrame({"item": range(300), "price": rng.random(300), "brand": rng.integers(0, 9, 300)})
+    # The first call of anything also imports, and an import may call functions.
+    mrfrec.MRF().fit(str(folder / "events.csv"))
     with called() as modules:
         mrfrec.MRF().fit(str(folder / "events.csv"))
     yield 'MRF().fit("events.csv")', modules
     model = mrfrec.MRF(measure=False).fit(folder / "events.csv", items=table)
+    question: dict[str, Any] = {"users": [1, 2], "where": "price < 0.5", "at_most": {"brand": 2}}
+    model.recommend(**question)
     with called() as modules:
-        model.recommend(users=[1, 2], where="price < 0.5", at_most={"brand": 2})
+        model.recommend(**question)
     yield "recommend(users=…, where=…, at_most=…)", modules
     yield "POST /v1/recommend", _modules_of_a_request(model, folder / "shop.mrf")
 
@@ -77,7 +81,7 @@ def _modules_of_a_request(model: Any, path: Path) -> set[str]:
 
     model.save(path)
     with TestClient(create_app(path), base_url="http://localhost") as client:
-        client.post("/v1/recommend", json={"history": [1, 2, 3]})
+        client.post("/v1/recommend", json={"history": [1, 2, 3], "reasons": 2})
         # The client calls the application in a thread that runs already.
         with _profiled_portal(client) as modules:
             answer = client.post("/v1/recommend", json={"history": [1, 2, 3], "reasons": 2})
