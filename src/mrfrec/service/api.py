@@ -2,12 +2,10 @@
 
 import json
 import re
-import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
-import numpy as np
 from fastapi import APIRouter, Query
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -18,8 +16,7 @@ from starlette.responses import Response
 from mrfrec.answers.people import length_of_history
 from mrfrec.answers.question import Question
 from mrfrec.checks import in_words
-from mrfrec.data.reading_options import moment
-from mrfrec.errors import MrfrecError, ParameterError
+from mrfrec.errors import MrfrecError
 from mrfrec.options import own_errors
 from mrfrec.service import answers, schemas
 from mrfrec.service.metrics import Metrics
@@ -29,17 +26,16 @@ from mrfrec.service.queue import WorkQueue
 from mrfrec.service.served import Choice, Served, ServedModels
 from mrfrec.service.settings import ServiceSettings
 
-_LARGE = 1000  # items of a history, and of an answer with its reasons, that take more than milliseconds
-
-_BRIEF: Any = {"include_url": False, "include_context": False}  # errors of pydantic
-_HISTORY = "the number of items of a history"
+# A cost of an answer, items of the history included, above which it takes more than some milliseconds.
+_LARGE = 1000
+_BRIEF: Any = {"include_url": False, "include_context": False}  # what errors of pydantic leave out
 _UNKNOWN_ITEM = "the model does not know this item."
 _JSON = re.compile(rb"application/(.*\+)?json")  # media types
-_MOST_BATCHES = 4  # that wait or are answered
-_MOST_RELOADS = 2  # one under way, and one that sees later changes
+_MOST_BATCHES = 4  # batches that wait or are answered
+_MOST_RELOADS = 2  # one reload under way, and one that sees later changes
 _RELOADING = "models are being reloaded; try again."
-_DAY = 86_400_000_000  # microseconds
-_PIECE = 5000  # cost of the histories of a batch that are answered at once: some hundredths of a second
+# A batch is answered in pieces of this cost, which take some hundredths of a second.
+_PIECE = 5000
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Problem, "description": text}
@@ -66,10 +62,9 @@ def create_router(
 
     @router.post("/recommend", response_model=schemas.RecommendResponse, summary="Recommend items")
     async def recommend(body: schemas.RecommendRequest, request: Request) -> Response:
-        choice = _choice_of(body, models)
-        _check_sizes(body, settings)
+        choice = models.choose(body.model, body.visitor if body.user is None else body.user)
         served = choice.served
-        history = _history(body.history or (), settings)
+        history = schemas.history_of(body.history or ())
         length = len(history) if body.user is None else _length_of_history(served, body.user, body.strict)
         is_large = length + _check_cost(body, [length], settings) > _LARGE
 
@@ -89,17 +84,14 @@ def create_router(
     @router.post("/recommend/batch", response_model=schemas.BatchResponse, summary="Recommend to several")
     async def recommend_batch(body: schemas.BatchRequest, request: Request) -> Response:
         choice = models.choose(body.model, body.visitor)
-        _check_at_most(settings.max_batch, "the number of histories", len(body.histories))
-        _check_sizes(body, settings)
         histories = body.histories
         lengths = [len(history) for history in histories]
-        _check_at_most(settings.max_history, _HISTORY, max(lengths))
         cost = _check_cost(body, lengths, settings)
         step = max(1, _PIECE * len(histories) // (cost + sum(lengths)))
         replies: list[bytes] = []
 
         def work(first: int) -> list[int | str]:
-            some = [_history(history, settings) for history in histories[first : first + step]]
+            some = [schemas.history_of(history) for history in histories[first : first + step]]
             found, others = answers.recommend(choice.served.model, some, body)
             metrics.count_answers(choice.served.name, found, sum(map(len, some)))
             replies.extend(_encoded({**one._asdict(), "items": _encoded_rows(one.items)}) for one in found)
@@ -117,24 +109,21 @@ def create_router(
 
     @router.get("/similar", response_model=schemas.SimilarResponse, summary="Items that go with an item")
     async def similar(
-        item: ItemText, k: Annotated[int, Query(ge=1)] = 10, model: ModelName = None
+        item: ItemText, k: Annotated[int, Query(ge=1, le=settings.max_k)] = 10, model: ModelName = None
     ) -> Response:
         choice = models.choose(model)
-        _check_at_most(settings.max_k, "k", k)
-        place = position(choice.served, item)
-        found = await lookups.run_in_thread(answers.similar, choice.served.model, place, k)
-        return _reply(choice, {"item": choice.served.model.items_[place], "items": found})
+        model_ = choice.served.model
+        index = index_of(choice.served, item)
+        rows = await lookups.run_in_thread(answers.similar, model_, index, k)
+        return _reply(choice, {"item": model_.items_[index], "items": rows})
 
     @router.post("/explain", response_model=schemas.ExplainResponse, summary="Why an item has its score")
     async def explain(body: schemas.ExplainRequest, request: Request) -> Response:
-        choice = _choice_of(body, models)
+        choice = models.choose(body.model, body.visitor if body.user is None else body.user)
         served = choice.served
-        history = None
-        if body.history is None:
-            _length_of_history(served, body.user, strict=False)
-        else:
-            history = _history(body.history, settings)
-        _check_boost(body.boost, settings)
+        history = None if body.history is None else schemas.history_of(body.history)
+        if history is None:
+            _check_histories(served)
         found = await lookups.run_in_thread(
             answers.explain, served.model, body.item, history, body.user, body.novelty, body.boost
         )
@@ -145,18 +134,17 @@ def create_router(
     @router.get("/search", response_model=schemas.SearchResponse, summary="Find items by id or title")
     async def search(
         q: Annotated[str, Query(max_length=1000)],
-        k: Annotated[int, Query(ge=1)] = 10,
+        k: Annotated[int, Query(ge=1, le=settings.max_k)] = 10,
         model: ModelName = None,
     ) -> Response:
         choice = models.choose(model)
-        _check_at_most(settings.max_k, "k", k)
         found = await lookups.run_in_thread(answers.search, choice.served.model, q, k)
         return _reply(choice, {"items": found})
 
     @router.get("/item", response_model=schemas.ItemResponse, summary="An item")
     async def item(item: ItemText, model: ModelName = None) -> Response:
         choice = models.choose(model)
-        return _reply(choice, answers.item(choice.served.model, position(choice.served, item)))
+        return _reply(choice, answers.item(choice.served.model, index_of(choice.served, item)))
 
     @router.get("/models", response_model=schemas.ModelsResponse, summary="The models of the service")
     async def list_models() -> Response:
@@ -168,10 +156,10 @@ def create_router(
 
     @router.post("/models/{name}/reload", response_model=schemas.ModelInfo, summary="Open a model file anew")
     async def reload(name: str, request: Request) -> Response:
-        """Open the file of a model, check it, and let it answer from now on.
+        """Open the file of a model and check it; the model answers from now on.
 
-        If the file cannot be used, the answer is 422 and the old model stays. One request at a time is
-        answered: another one waits, and further ones get 503.
+        If the file cannot be used, the answer is 422 and the old model stays. Reloads are done one at a time:
+        a second request waits, and any more get 503.
         """
         if not info_of(request).may_manage:
             raise ProblemError(
@@ -191,16 +179,16 @@ def create_router(
 
 
 class _JsonRoute(APIRoute):
-    """A route that reads JSON in one step, where FastAPI takes two; without a body, it knows its fields."""
+    """A route that parses and checks JSON in one step, and refuses unknown fields of an address."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         if self.body_field is None:
             return self._checked(super().get_route_handler())
-        kind: Any = self.body_field.field_info.annotation  # a model of pydantic
+        schema: Any = self.body_field.field_info.annotation
         endpoint = self.endpoint
 
         async def handle(request: Request) -> Response:
-            arrived = info_of(request)
+            arrived, settings = info_of(request), request.app.state.settings
             if arrived.headers.get(b"content-encoding", b"identity").lower() != b"identity":
                 detail = "send JSON as it is, neither compressed nor otherwise encoded."
                 raise ProblemError(415, detail, {"Accept-Encoding": "identity"})
@@ -209,11 +197,11 @@ class _JsonRoute(APIRoute):
                 raise ProblemError(415, "send JSON, with the header Content-Type: application/json.")
             try:
                 try:
-                    body = kind.model_validate_json(arrived.body)
+                    body = schema.model_validate_json(arrived.body, context=settings)
                 except ValidationError as error:
                     if error.errors(**_BRIEF, include_input=False)[0]["type"] != "json_invalid":
                         raise
-                    body = kind.model_validate(_load_json(arrived.body))
+                    body = schema.model_validate(_load_json(arrived.body), context=settings)
             except ValidationError as error:
                 ours = own_errors(error)
                 if len(ours) == error.error_count():
@@ -229,7 +217,7 @@ class _JsonRoute(APIRoute):
     def _checked(
         self, answer: Callable[[Request], Coroutine[Any, Any, Response]]
     ) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Refuse an address with a field that is unknown, or given twice."""
+        """Refuse an address with an unknown field, or with a field that is there twice."""
         known = [field.alias for field in self.dependant.query_params]
 
         async def handle(request: Request) -> Response:
@@ -247,8 +235,9 @@ class _JsonRoute(APIRoute):
 
 
 def _load_json(body: bytes) -> Any:
-    """Read JSON that pydantic refuses: it may have halves of characters, such as "\\ud800"."""
-    if len(body) <= LARGE_BODY:  # of more, Python's JSON may take a quarter of a second
+    """Read JSON that pydantic refuses, such as a half of a character, "\\ud800"."""
+    # Python's parser may take a quarter of a second for larger bodies.
+    if len(body) <= LARGE_BODY:
         with suppress(ValueError, RecursionError):
             return json.loads(body)
     raise ProblemError(400, "the body is not JSON.")
@@ -265,66 +254,15 @@ def info(models: ServedModels, served: Served) -> dict[str, Any]:
     }
 
 
-def _choice_of(body: schemas.RecommendRequest | schemas.ExplainRequest, models: ServedModels) -> Choice:
-    """Return the model that answers a request, which must have either a history or a user."""
-    choice = models.choose(body.model, body.visitor if body.user is None else body.user)
-    if (body.history is None) == (body.user is None):
-        raise ProblemError(422, "give either history or user.")
-    return choice
-
-
-def _check_sizes(asked: Question, settings: ServiceSettings) -> None:
-    """Refuse a question that is larger than the settings allow."""
-    _check_at_most(settings.max_k, "k", asked.k)
-    for name in ("exclude", "allow"):
-        _check_at_most(
-            settings.max_history, f"the number of items of {name}", len(getattr(asked, name) or ())
-        )
-    _check_boost(asked.boost, settings)
-    for words in asked.where.values() if isinstance(asked.where, dict) else ():
-        values = sum(len(value) for value in words.values() if isinstance(value, list))
-        _check_at_most(settings.max_history, "the number of values of a condition", values)
-
-
-def _check_boost(boost: Any, settings: ServiceSettings) -> None:
-    for numbers in (boost or {}).values():
-        if not isinstance(numbers, str):
-            _check_at_most(settings.max_history, "the number of items of boost", len(numbers))
-
-
-def _check_at_most(most: int, what: str, count: int) -> None:
-    if count > most:
-        raise ProblemError(422, f"{what} must be at most {most:,}; got {count:,}.")
-
-
-def _history(items: "Sequence[int | str | schemas.Used]", settings: ServiceSettings) -> answers.History:
-    """Return a history as `people_of` reads it."""
-    _check_at_most(settings.max_history, _HISTORY, len(items))
-    latest = time.time_ns() // 1000 + _DAY
-    history: dict[int | str, float | np.datetime64 | None] = {}
-    for one in items:
-        if isinstance(one, schemas.Used):
-            if (one.value is None) == (one.time is None):
-                raise ProblemError(422, "an item of a history has either a value or a time.")
-            history[one.item] = one.value if one.time is None else _past(one.time, latest)
-        else:
-            history.pop(one, None)  # An item that is listed twice counts where it comes last.
-            history[one] = None
-    return history
-
-
-def _past(text: str, latest: int) -> np.datetime64:
-    """Return a time; refuse one that is later than `latest`, in microseconds."""
-    microseconds = moment("time", text)
-    if microseconds > latest:
-        raise ParameterError("time", "at most a day later than the clock of the service", text)
-    return np.datetime64(microseconds, "us")
+def _check_histories(served: Served) -> None:
+    """Refuse a question about a user if the model keeps no histories."""
+    if not served.model.fitted_.has_histories:
+        raise ProblemError(422, "this model keeps no histories: give history in place of user.")
 
 
 def _length_of_history(served: Served, user: Any, strict: bool) -> int:
-    """Return the number of items of a user, 0 for one whom the model does not know, or refuse that one."""
-    if not served.model.fitted_.has_histories:
-        raise ProblemError(422, "this model keeps no histories: give history in place of user.")
+    """Return the number of items of a user: 0 if the model does not know the user, which `strict` refuses."""
+    _check_histories(served)
     length = length_of_history(served.model.fitted_, user)
     if length is None and strict:
         raise ProblemError(404, "the model does not know this user; without strict, popular items answer.")
@@ -332,19 +270,22 @@ def _length_of_history(served: Served, user: Any, strict: bool) -> int:
 
 
 def _check_cost(question: Question, lengths: Sequence[int], settings: ServiceSettings) -> int:
-    """Return the cost of an answer, or refuse it before any work is done."""
+    """Return the cost of an answer; refuse it before any work if it costs too much."""
     cost = question.cost(lengths)
-    what = "the cost of the answer, histories × k × (1 + reasons), and more for rules and long histories,"
-    _check_at_most(settings.max_cost, what, cost)
+    if cost > settings.max_cost:
+        raise ProblemError(
+            422, "the cost of the answer, histories × k × (1 + reasons), and more for rules and long "
+            f"histories, must be at most {settings.max_cost:,}; got {cost:,}.",
+        )  # fmt: skip
     return cost
 
 
-def position(served: Served, text: str) -> int:
-    """Return the position of an item whose id is written in a URL, and which the model must know."""
-    place = answers.find_item(served.model.items_, text)
-    if place is None:
+def index_of(served: Served, text: str) -> int:
+    """Return the index of the item whose id stands in a URL; refuse an item that the model does not know."""
+    index = answers.find_item(served.model.items_, text)
+    if index is None:
         raise ProblemError(404, _UNKNOWN_ITEM)
-    return place
+    return index
 
 
 def _reply(choice: Choice, content: dict[str, Any]) -> Response:
@@ -364,7 +305,7 @@ def _encoded(content: dict[str, Any]) -> bytes:
 
 
 def _encoded_rows(rows: Iterable[Any]) -> bytes:
-    """Encode rows one by one: to encode a long answer at once would keep everybody else waiting."""
+    """Encode rows one by one: encoding a long answer at once would keep all other requests waiting."""
     return b"[%b]" % b",".join(map(_encoded_value, rows))
 
 
@@ -373,6 +314,8 @@ def _encoded_value(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
     try:
-        return to_json(value, inf_nan_mode="null")  # weights of 1e38 overflow; JSON has no infinity
-    except ValueError:  # half a character, in an id of the request, can only be sent as \ud800
+        # Weights of 1e38 overflow, and JSON has no infinity.
+        return to_json(value, inf_nan_mode="null")
+    except ValueError:
+        # An id of the request has half a character, which can only be sent as \ud800.
         return json.dumps(value, allow_nan=False).encode()

@@ -91,6 +91,7 @@ def create_app(
         redirect_slashes=False,  # a redirect would lead to whatever Host a request names
     )  # fmt: skip
     app.state.models = served
+    app.state.settings = settings
     app.state.access = access
     app.state.load = load
     app.state.on_start = []  # called when a server starts the application

@@ -1,7 +1,7 @@
-"""ASGI middleware, which every request passes on its way in, and every response on its way out.
+"""ASGI middleware: every request passes it on its way in, and every response on its way out.
 
 From the outside in: `RequestLog` (floods, request ids, security headers, metrics, the access log), the
-CORSMiddleware of Starlette, `RequestLimits` (who may ask, requests at once, sizes of bodies).
+CORSMiddleware of Starlette, `RequestLimits` (access, requests at once, sizes of bodies).
 """
 
 import asyncio
@@ -27,11 +27,15 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
-INFO = "mrfrec"  # where the scope of a request has its `RequestInfo`
-_UNBOUNDED = {"/health", "/ready", "/metrics"}  # answered even when the queue is full
+# The key of the `RequestInfo` in the scope of a request.
+INFO = "mrfrec"
+# These paths are answered even when the queue is full.
+_UNBOUNDED = {"/health", "/ready", "/metrics"}
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-LARGE_BODY = 65_536  # bytes of a body that takes more than a millisecond to parse
-_CLIENT_LEFT = 499  # status in the log and in the metrics
+# Bytes of a body above which parsing takes more than a millisecond.
+LARGE_BODY = 65_536
+# The status, in the log and the metrics, of a request whose client has closed the connection.
+_CLIENT_LEFT = 499
 _LOGGED = 10_000  # bytes of a path, a query or a body in the log
 _PAUSE = 10.0  # seconds between messages about refused requests
 
@@ -56,7 +60,7 @@ _access = logging.getLogger("mrfrec.service.access")
 class ProcessLoad:
     """How much this process has to do."""
 
-    requests: int = 0  # whose bodies arrive, that wait, or whose answers are being made
+    requests: int = 0  # requests from the first byte of the body until the answer is made
     is_closing: bool = False  # the process was told to stop
 
 
@@ -67,11 +71,11 @@ class RequestInfo:
     path: str  # without the prefix of the application
     headers: dict[bytes, bytes]
     request_id: str
-    is_read: bool  # whether the whole body has been taken from the connection
+    is_read: bool  # whether the whole body has been read from the connection
     key: str = ""  # name of the API key
     is_manager: bool = False  # whether the request has the role manage, and so may see users
     may_manage: bool = False  # whether the request may change anything, such as reload models
-    model: str = ""  # that answered
+    model: str = ""  # name of the model that answered
     status: int = 0
     body: bytes = b""
 
@@ -83,28 +87,28 @@ def info_of(request: Request) -> RequestInfo:
 
 
 class RequestLog:
-    """Gives each request an id, each response its security headers; counts and logs both.
+    """Gives requests an id and responses their security headers, counts and logs both, and refuses floods.
 
-    While the queue is full, it refuses requests. In a flood there are many refusals for each answer, so they
-    must cost far less: they are made ahead, and have no line in the access log. Pages of other sites can read
-    a refusal only with the headers of CORS: where such pages are allowed, `RequestLimits` refuses.
+    In a flood there are many refusals for one answer, so a refusal must cost far less: its response is made
+    ahead, and it has no line in the access log. Pages of other sites can read a refusal only with the headers
+    of CORS, so `RequestLimits` refuses the requests if such pages are allowed.
     """
 
     def __init__(
         self, app: App, settings: ServiceSettings, metrics: Metrics, load: ProcessLoad,
         begin: Callable[[], None], error_response: Callable[[Request, ProblemError], Response],
     ) -> None:  # fmt: skip
-        """Wrap `app`; `begin` is called with each request, in case no server has started the application."""
+        """Wrap `app`. The first request calls `begin`, in case no server has started the application."""
         self._app = app
         self._settings = settings
         self._metrics = metrics
         self._load = load
-        self._begin = begin
+        self._begin: Callable[[], None] | None = begin
         self._error_response = error_response
-        self._prefix = secrets.token_hex(4)  # of request ids
-        self._number = 0  # of the last request id
+        self._id_prefix = secrets.token_hex(4)
+        self._last_id = 0
         self._refusal = busy().response()
-        self._refused = 0  # requests since the last message about them
+        self._refused = 0  # requests that were refused since the last message about them
         self._tell_at = 0.0  # when the next such message is due
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -113,9 +117,12 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         start = time.perf_counter()
-        self._begin()
+        if self._begin is not None:
+            self._begin()
+            self._begin = None
+        # A proxy may have removed the prefix from the path.
         if self._settings.root_path and not scope.get("root_path"):
-            scope["root_path"] = self._settings.root_path  # a proxy may have removed it from the path
+            scope["root_path"] = self._settings.root_path
         if scope["path"] == scope.get("root_path") != "":
             scope["path"] += "/"
         load = self._load
@@ -132,16 +139,18 @@ class RequestLog:
                 if b"cache-control" not in names:
                     headers.append((b"cache-control", b"no-store"))
                 headers.append((b"x-request-id", info.request_id.encode()))
-                # An unread body could drip in for ever: the connection ends with the answer.
+                # The rest of a body could drip in for ever, so the connection ends with the answer.
                 if load.is_closing or not info.is_read:
                     headers.append((b"connection", b"close"))
             try:
                 await send(message)
-            except (OSError, RuntimeError):  # the server may not know yet that the connection is closed
+            except (OSError, RuntimeError):
+                # The connection is closed, and the server may not know it yet.
                 raise ClientLeftError from None
 
         if load.requests >= self._settings.queue and self._is_refused(info):
-            info.is_read = True  # the server drops the body: new connections would cost more
+            # The server drops the body: closing the connection would cost more than reading the body.
+            info.is_read = True
             with suppress(ClientLeftError):
                 await self._refusal(scope, receive, send_with_headers)
             return
@@ -163,8 +172,8 @@ class RequestLog:
                 self._write_line(scope, info, route, seconds)
 
     def _is_refused(self, info: RequestInfo) -> bool:
-        """Return whether a request is refused in a flood; if so, count it, and log it with others."""
-        # Where the connection must end with the answer, the request is passed on.
+        """Return whether a request is refused in a flood. Refusals are counted; a message tells of many."""
+        # A request is passed on if its connection must end with the answer.
         if self._load.is_closing or self._settings.origins or info.path in _UNBOUNDED:
             return False
         self._metrics.count_request(route_of(info.path), 503, 0.0)
@@ -183,17 +192,18 @@ class RequestLog:
         path = scope["path"]
         root = scope.get("root_path", "")
         headers = dict(scope["headers"])
-        if path.startswith(root) and path[len(root) :][:1] in ("", "/"):  # as routes do
+        # Routes match the path without its prefix.
+        if path.startswith(root) and path[len(root) :][:1] in ("", "/"):
             path = path[len(root) :]
         request_id = headers.get(b"x-request-id", b"").decode("latin-1")
         if _REQUEST_ID.fullmatch(request_id) is None:
-            self._number += 1
-            request_id = f"{self._prefix}{self._number:08x}"
+            self._last_id += 1
+            request_id = f"{self._id_prefix}{self._last_id:08x}"
         is_read = headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers
         return RequestInfo(path or "/", headers, request_id, is_read)
 
     def _write_line(self, scope: Message, info: RequestInfo, route: str, seconds: float) -> None:
-        """Write a line to the access log; histories and ids are in it only with `log_requests`."""
+        """Write a line to the access log, without histories and ids unless `log_requests` asks for them."""
         client = scope.get("client") if self._settings.log_clients else None
         fields = _Fields(
             method=scope["method"], route=route, status=info.status, ms=round(1000 * seconds, 2),
@@ -208,21 +218,21 @@ class RequestLog:
 
 
 class _Fields(dict[str, Any]):
-    """A line of the access log: fields for JSON, words for people."""
+    """A line of the access log: fields for JSON, and words to read."""
 
     def __str__(self) -> str:
         text = " ".join("-" if value == "" else str(value) for value in self.values())
         if text.isprintable():
             return text
-        # A request must not be able to write lines of its own.
+        # A request must not be able to write a line of its own.
         return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class RequestLimits:
     """Bounds the requests at once, and the size and time of their bodies.
 
-    A request has its place in the queue before its body is read, so that all bodies together have at most
-    `queue` times `max_body` bytes. Requests that `check_access` refuses take no place.
+    A request enters the queue before its body is read, so that all bodies together have at most `queue` times
+    `max_body` bytes. A request that `check_access` refuses does not enter the queue.
     """
 
     def __init__(
@@ -234,7 +244,7 @@ class RequestLimits:
         self._metrics = metrics
         self._load = load
         self._check_access = check_access
-        self._turn = asyncio.Lock()  # of large bodies
+        self._large_body = asyncio.Lock()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Read the body of a request and pass it on, or refuse it."""
@@ -245,7 +255,8 @@ class RequestLimits:
         try:
             self._check_access(scope, info)
             if info.path in _UNBOUNDED:
-                if not info.is_read:  # everybody may ask there, so nothing is read
+                # Anybody may send requests to these paths, so their bodies are not read.
+                if not info.is_read:
                     raise ProblemError(413, "a request to this address must have no body.")
                 await self._app(scope, receive, send)
                 return
@@ -269,9 +280,9 @@ class RequestLimits:
         """Return the body of a request, within the limits of its size and time."""
         most = self._settings.max_body
         seconds = self._settings.body_seconds
-        too_large = ProblemError(413, f"the body must have at most {most:,} bytes.")
-        if int(info.headers.get(b"content-length", b"0")) > most:  # the server refuses what is no number
-            raise too_large
+        # The server has refused a length that is not a number.
+        if int(info.headers.get(b"content-length", b"0")) > most:
+            raise _too_large(most)
         body = bytearray()
         try:
             async with asyncio.timeout(seconds):
@@ -281,28 +292,35 @@ class RequestLimits:
                         raise ClientLeftError
                     body += message.get("body", b"")
                     if len(body) > most:
-                        raise too_large
+                        raise _too_large(most)
                     info.is_read = not message.get("more_body", False)
         except TimeoutError:
             raise ProblemError(408, f"the body did not arrive within {seconds:g} s.") from None
         values = sum(body.count(mark) for mark in (b",", b":", b"[", b"{"))
-        if values > self._settings.max_values:  # parsing them would keep all other requests waiting
+        # Parsing many values would keep all other requests waiting.
+        if values > self._settings.max_values:
             raise ProblemError(
                 413, f"the body must have at most {self._settings.max_values:,} values, counted by its "
                 f"commas, colons and opening brackets; it has {values:,}.",
             )  # fmt: skip
-        if len(body) > LARGE_BODY:  # other requests have a turn between two large bodies
-            async with self._turn:
+        # Other requests get a turn between two large bodies.
+        if len(body) > LARGE_BODY:
+            async with self._large_body:
                 await asyncio.sleep(0)
         return bytes(body)
 
 
+def _too_large(most: int) -> ProblemError:
+    return ProblemError(413, f"the body must have at most {most:,} bytes.")
+
+
 async def _refuse(problem: ProblemError, scope: Message, receive: Receive, send: Send) -> None:
-    """Send a problem as the answer. The connection can go on if the whole body has arrived."""
+    """Send a problem as the answer. The connection stays open if the whole body has arrived."""
     info: RequestInfo = scope[INFO]
     if not info.is_read and b"expect" not in info.headers:
         with suppress(TimeoutError):
-            async with asyncio.timeout(0):  # to take what has arrived, and to wait for nothing
+            # Read what has arrived, and wait for nothing.
+            async with asyncio.timeout(0):
                 while not info.is_read and (message := await receive())["type"] == "http.request":
                     info.is_read = not message.get("more_body", False)
     await problem.response()(scope, receive, send)

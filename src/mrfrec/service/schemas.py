@@ -1,23 +1,60 @@
 """The requests and responses of the API, as OpenAPI describes them, and the addresses of pages."""
 
+import time
 from collections import Counter
+from collections.abc import Sequence
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Json, model_validator
+import numpy as np
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Json,
+    ValidationInfo,
+    model_validator,
+)
 
 from mrfrec.answers.question import Boost, Question, Quotas, check_boost
 from mrfrec.answers.where import check_where
 from mrfrec.checks import shortened
+from mrfrec.data.ids import Id
+from mrfrec.data.reading_options import moment
+from mrfrec.errors import ParameterError
 from mrfrec.options import Whole, same_field
 from mrfrec.service.problems import ProblemError
 
 _Integer = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 ItemId = _Integer | str
-Visitor = _Integer | Annotated[str, Field(min_length=1)]  # an empty one would stand for everybody
-_MOST_NAMES = 20  # of an object: more than any has
-_MOST_REASONS = 100  # of an item
-MOST_ON_PAGE = 100  # items of an answer, and of a history, all of which are in every link of its page
+# An empty text would stand for everybody.
+Visitor = _Integer | Annotated[str, Field(min_length=1)]
+_DAY = 86_400_000_000  # microseconds
+_MOST_NAMES = 20  # names of an object; no object of a request has more
+_MOST_REASONS = 100  # reasons for an item
+# Items of an answer or a history on a page. All items of a history are in every link of its page.
+MOST_ON_PAGE = 100
+
+
+def check_limit(size: int, setting: str, what: str, info: ValidationInfo) -> None:
+    """Refuse a size beyond a setting of the service, which is the context of the validation."""
+    most = None if info.context is None else getattr(info.context, setting)
+    if most is not None and size > most:
+        raise ProblemError(422, f"{what} must be at most {most:,}; got {size:,}.")
+
+
+def _at_most(setting: str, what: str) -> BeforeValidator:
+    """Return a check that a number, or the length of a list, is within a setting of the service."""
+
+    def check(value: Any, info: ValidationInfo) -> Any:
+        size = len(value) if isinstance(value, list) else value
+        if type(size) is int:
+            check_limit(size, setting, what, info)
+        return value
+
+    return BeforeValidator(check)
 
 
 class _Strict(BaseModel):
@@ -36,6 +73,30 @@ class Used(_Strict):
     )
 
 
+def history_of(items: "Sequence[ItemId | Used]") -> dict[Id, float | np.datetime64 | None]:
+    """Return a history as `people_of` reads it."""
+    latest = time.time_ns() // 1000 + _DAY
+    history: dict[Id, float | np.datetime64 | None] = {}
+    for one in items:
+        if isinstance(one, Used):
+            if (one.value is None) == (one.time is None):
+                raise ProblemError(422, "an item of a history has either a value or a time.")
+            history[one.item] = one.value if one.time is None else _past(one.time, latest)
+        else:
+            # An item that is listed twice counts where it comes last.
+            history.pop(one, None)
+            history[one] = None
+    return history
+
+
+def _past(text: str, latest: int) -> np.datetime64:
+    """Return a time; refuse one that is later than `latest`, in microseconds."""
+    microseconds = moment("time", text)
+    if microseconds > latest:
+        raise ParameterError("time", "at most a day later than the clock of the service", text)
+    return np.datetime64(microseconds, "us")
+
+
 class Number(_Strict):
     """An item with a number to add to its score, or to multiply it by."""
 
@@ -43,47 +104,51 @@ class Number(_Strict):
     value: float
 
 
-# One error of a long list is enough: to tell of all takes a second.
+# The first error of a long list is enough: to collect all of them can take a second.
 Items = Annotated[list[ItemId], Field(fail_fast=True)]
-History = Annotated[list[ItemId | Used], Field(fail_fast=True)]
-Numbers = str | Annotated[list[Number], Field(fail_fast=True)]
+History = Annotated[
+    list[ItemId | Used], Field(fail_fast=True), _at_most("max_history", "the number of items of a history")
+]
+Numbers = Annotated[
+    str | Annotated[list[Number], Field(fail_fast=True)],
+    _at_most("max_history", "the number of items of boost"),
+]
 
 
 class Boosting(_Strict):
-    """What to add to scores, and what to multiply them by: columns of the table of items, or numbers."""
+    """What to add to scores, and what to multiply them by: columns of the item table, or numbers."""
 
     add: Numbers | None = None
     multiply: Numbers | None = None
 
 
-def boost_of(boosting: Boosting | None) -> Boost:
+def _boost_of(boosting: Boosting | None) -> Boost:
     """Return a boost as `Question` takes it."""
     if boosting is None:
         return None
-    ways = {"add": boosting.add, "multiply": boosting.multiply}
     boost: dict[str, Any] = {}
-    for way, numbers in ways.items():
+    for way, numbers in (("add", boosting.add), ("multiply", boosting.multiply)):
         if isinstance(numbers, list):
-            boost[way] = {each.item: each.value for each in numbers}
+            boost[way] = {number.item: number.value for number in numbers}
             if len(boost[way]) < len(numbers):
-                times = Counter(each.item for each in numbers)
-                rule, twice = (
-                    "a list with each item once",
-                    shortened(repr(max(times, key=times.__getitem__)), 40),
+                counts = Counter(number.item for number in numbers)
+                twice = shortened(repr(max(counts, key=counts.__getitem__)), 40)
+                raise ProblemError(
+                    422, f"boost.{way} must be a list with each item once; got {twice} more than once."
                 )
-                raise ProblemError(422, f"boost.{way} must be {rule}; got {twice} more than once.")
         elif numbers is not None:
             boost[way] = numbers
-    return boost
+    return check_boost(boost)
 
 
 Value = bool | _Integer | float | Annotated[str, Field(max_length=1000)]
 Values = Annotated[list[Value], Field(fail_fast=True)]
-Bound = _Integer | float | Annotated[str, Field(max_length=40)]  # a number, or a date or time
+# A number, a date or a time.
+Bound = _Integer | float | Annotated[str, Field(max_length=40)]
 
 
 class Condition(_Strict):
-    """What the value of a column must be. All that is said must hold; a missing value meets nothing else."""
+    """What the value of a column must be. All parts must hold; a missing value only fulfils `missing`."""
 
     any: Values | None = Field(None, description="One of these; a list has one of them.")
     all: Values | None = Field(None, description="A list has all of these.")
@@ -108,18 +173,27 @@ def where_of(conditions: dict[str, Any] | None) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
+def _checked_where(conditions: dict[str, Any] | None, info: ValidationInfo) -> Any:
+    """Return conditions as `Question` takes them, with a bounded number of values."""
+    where = check_where(where_of(conditions))
+    for words in where.values() if isinstance(where, dict) else ():
+        count = sum(len(value) for value in words.values() if isinstance(value, list))
+        check_limit(count, "max_history", "the number of values of a condition", info)
+    return where
+
+
 def _example(*bodies: Any) -> ConfigDict:
     return ConfigDict(json_schema_extra={"examples": list(bodies)})
 
 
-class _ForSomebody(_Strict):
-    """A request. Only the first names of its objects are read: errors about many unknown ones take long."""
+class _Request(_Strict):
+    """A request. Only the first names of its objects are read: to report many unknown names takes long."""
 
     model: str | None = Field(
         None, description="Name of the model; by default that of the split, or the default one."
     )
     visitor: Visitor | None = Field(
-        None, description="Anything that tells people apart, to choose a model of the split."
+        None, description="Anything that distinguishes visitors, to choose a model of the split."
     )
 
     @model_validator(mode="before")
@@ -130,35 +204,49 @@ class _ForSomebody(_Strict):
         data = dict(islice(data.items(), _MOST_NAMES))
         several = data.get("histories")
         for history in (data.get("history"), *(several if isinstance(several, list) else ())):
-            for place, item in enumerate(history if isinstance(history, list) else ()):
+            for index, item in enumerate(history if isinstance(history, list) else ()):
                 if type(item) is dict and len(item) > _MOST_NAMES:
-                    history[place] = dict(islice(item.items(), _MOST_NAMES))
-        for name in ("at_most", "boost"):  # with more names they are refused
+                    history[index] = dict(islice(item.items(), _MOST_NAMES))
+        # One name more than the limit, so that they are refused.
+        for name in ("at_most", "boost"):
             if isinstance(data.get(name), dict):
                 data[name] = dict(islice(data[name].items(), _MOST_NAMES + 1))
         return data
 
 
-_Boost = Annotated[Boosting | None, AfterValidator(lambda boosting: check_boost(boost_of(boosting)))]
+_Boost = Annotated[Boosting | None, AfterValidator(_boost_of)]
 
 
-class _Asked(_ForSomebody, Question):
+class _Asked(_Request, Question):
     """A question whose items and conditions are written in JSON."""
 
-    allow: Items | None = same_field(Question, "allow")
-    exclude: Items | None = same_field(Question, "exclude")
-    explain: Whole = same_field(Question, "explain", alias="reasons", le=_MOST_REASONS)
-    where: Annotated[Conditions | None, AfterValidator(lambda x: check_where(where_of(x)))] = same_field(
-        Question, "where"
+    k: Annotated[Whole, _at_most("max_k", "k")] = same_field(Question, "k")
+    allow: Annotated[Items | None, _at_most("max_history", "the number of items of allow")] = same_field(
+        Question, "allow"
     )
+    exclude: Annotated[Items | None, _at_most("max_history", "the number of items of exclude")] = same_field(
+        Question, "exclude"
+    )
+    explain: Whole = same_field(Question, "explain", alias="reasons", le=_MOST_REASONS)
+    where: Annotated[Conditions | None, AfterValidator(_checked_where)] = same_field(Question, "where")
     boost: _Boost = same_field(Question, "boost")  # type: ignore[assignment]
 
 
-class RecommendRequest(_Asked):
-    """For whom to recommend: a history, or a user whose history the model keeps."""
+class _ForSomebody(_Request):
+    """A request with either a history or a user whose history the model keeps."""
 
     history: History | None = None
     user: ItemId | None = None
+
+    @model_validator(mode="after")
+    def _check_somebody(self) -> Self:
+        if (self.history is None) == (self.user is None):
+            raise ProblemError(422, "give either history or user.")
+        return self
+
+
+class RecommendRequest(_Asked, _ForSomebody):
+    """For whom to recommend: a history, or a user whose history the model keeps."""
 
     model_config = _example({"history": ["milk"], "k": 10, "reasons": 3}, {"user": "u17"})
 
@@ -166,7 +254,11 @@ class RecommendRequest(_Asked):
 class BatchRequest(_Asked):
     """Several histories, with the same options for all."""
 
-    histories: Annotated[list[History], Field(fail_fast=True, min_length=1)]
+    histories: Annotated[
+        list[History],
+        Field(fail_fast=True, min_length=1),
+        _at_most("max_batch", "the number of histories"),
+    ]
 
     model_config = _example({"histories": [["milk"], ["bread", "jam"]], "k": 3})
 
@@ -175,8 +267,6 @@ class ExplainRequest(_ForSomebody):
     """The score of an item for a history or a user."""
 
     item: ItemId
-    history: History | None = None
-    user: ItemId | None = None
     novelty: float | None = same_field(Question, "novelty")
     boost: _Boost = same_field(Question, "boost")
 

@@ -19,7 +19,7 @@ from mrfrec.answers.where import mask_of
 from mrfrec.checks import shortened
 from mrfrec.models.recommender import Recommender
 from mrfrec.service import answers
-from mrfrec.service.api import position
+from mrfrec.service.api import index_of
 from mrfrec.service.graph import NARROW, WIDE, draw
 from mrfrec.service.problems import ProblemError
 from mrfrec.service.schemas import MOST_ON_PAGE, PageQuery, where_of
@@ -136,7 +136,7 @@ def item(visit: PageVisit) -> tuple[str, Content]:
         raise ProblemError(422, "say which item: ?item=ID.")
     model = visit.model
     text = visit.query.item[0]
-    index = position(visit.served, text)
+    index = index_of(visit.served, text)
     others, strengths = model.fitted_.learned.neighbors(index, model.catalogue)
     order = np.lexsort((model.catalogue.popularity_rank[others], -strengths))
     order = order[others[order] != index]
