@@ -24,7 +24,7 @@ from mrfrec.checks import shortened
 from mrfrec.data.ids import Id
 from mrfrec.data.reading_options import moment
 from mrfrec.errors import ParameterError
-from mrfrec.options import Whole, same_field
+from mrfrec.options import same_field
 from mrfrec.service.problems import ProblemError
 
 _Integer = Annotated[int, Field(ge=-(2**63), lt=2**64)]
@@ -220,14 +220,14 @@ _Boost = Annotated[Boosting | None, AfterValidator(_boost_of)]
 class _Asked(_Request, Question):
     """A question whose items and conditions are written in JSON."""
 
-    k: Annotated[Whole, _at_most("max_k", "k")] = same_field(Question, "k")
+    k: Annotated[int, _at_most("max_k", "k")] = same_field(Question, "k")
     allow: Annotated[Items | None, _at_most("max_history", "the number of items of allow")] = same_field(
         Question, "allow"
     )
     exclude: Annotated[Items | None, _at_most("max_history", "the number of items of exclude")] = same_field(
         Question, "exclude"
     )
-    explain: Whole = same_field(Question, "explain", alias="reasons", le=_MOST_REASONS)
+    explain: int = same_field(Question, "explain", alias="reasons", le=_MOST_REASONS)
     where: Annotated[Conditions | None, AfterValidator(_checked_where)] = same_field(Question, "where")
     boost: _Boost = same_field(Question, "boost")  # type: ignore[assignment]
 
