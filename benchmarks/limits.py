@@ -15,10 +15,10 @@ import scipy.sparse as sp
 from numba import njit
 from threadpoolctl import threadpool_limits
 
+from mrfrec.core.kernels.blocks import factorise
 from mrfrec.core.kernels.intrinsics import lapack
-from mrfrec.core.kernels.panels import factorise
-from mrfrec.core.kernels.products import sum_rows
-from mrfrec.core.lanczos import basis_size, sample_step
+from mrfrec.core.kernels.rows import sum_rows
+from mrfrec.core.low_rank import basis_size, sample_step
 from mrfrec.engines.machine import usable_threads
 
 _SIZES = (100, 200, 400, 800)

@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from mrfrec import MRF, Interactions
-from mrfrec.models.mrf.model import PAPER
+from mrfrec.models.mrf.parameters import PAPER
 
 from matrices import random_matrix
 from vectors import Vectors

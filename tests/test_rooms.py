@@ -22,7 +22,7 @@ def rooms(package: str, names: str) -> set[str]:
 
 
 HOME_OF = {
-    "numba": rooms("core/kernels", "compile intrinsics rows pattern panels blocks ranking order"),
+    "numba": rooms("core/kernels", "compile intrinsics rows pattern blocks ranking order"),
     "llvmlite": {"core/kernels/intrinsics.py"},
     "threadpoolctl": {"engines/local.py"},
     "narwhals": rooms("io", "sources frames") | {"shown.py"},
@@ -31,7 +31,7 @@ HOME_OF = {
     "adbc_driver_postgresql": {"io/databases.py"},
     "sqlite3": {"io/databases.py"},
     "typer": rooms("cli", "app data demo derived fitting inspecting options recommending serving"),
-    "torch": rooms("engines", "devices gpu/dense gpu/device gpu/low_rank gpu/ranking gpu/rows"),
+    "torch": rooms("engines", "devices gpu/dense gpu/device gpu/ranking gpu/rows"),
     "anyio": {"service/app.py"},  # which Starlette brings
     "fastapi": rooms("service", "api app page problems"),
     "optuna": rooms("evaluation", "tuning"),
@@ -191,7 +191,7 @@ def test_no_file_uses_the_private_names_of_another(folder: str) -> None:
     [
         "model._facts",
         "load(path)._facts",
-        "from mrfrec.models.mrf.field import _log",
+        "from mrfrec.models.mrf.fit import _log",
         "self.model._facts",
         "model._facts = {}",
     ],

@@ -70,10 +70,10 @@ OF_ALL = [
     "save", "update", "forget", "set_items", "verify",
     "get_params", "set_params", "parameters", "frames", "explains", "catalogue", "fitted_", "items_",
     "titles_", "popularity_", "users_", "notes_", "reading_", "batches_", "measured_", "timings_",
-    "memory_plan_", "threads", "memory_limit", "device",
+    "memory_plan_", "plan_", "values_", "threads", "memory_limit", "device",
 ]  # fmt: skip
 OF_MRF = [
-    "paper", "add_items", "planned", "plan_", "pattern_", "values_", "rank_weight_", "new_scale_",
+    "paper", "add_items", "planned", "pattern_", "rank_weight_", "new_scale_",
     "n_blocks_", "threshold_", "mean_", "scale_", "weights_", "is_sparse",
 ]  # fmt: skip
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from mrfrec.core.progress import Progress
+from mrfrec.core.engine import Progress
 from mrfrec.errors import ParameterError
 
 

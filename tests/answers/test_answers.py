@@ -308,10 +308,10 @@ def test_scikit_learn_clones_a_model() -> None:
 def test_parameters_are_set_under_the_rules_of_the_constructor() -> None:
     model = MRF.paper(l2=2.0)
     assert model.set_params(l2=3, alpha=0.5) is model
-    assert (model.l2, model.alpha) == (3.0, 0.5)
+    assert (model.parameters["l2"], model.parameters["alpha"]) == (3.0, 0.5)
     with pytest.raises(ParameterError, match="l2 must be a finite number"):
         model.set_params(alpha=0.1, l2=-1)
-    assert (model.l2, model.alpha) == (3.0, 0.5)
+    assert (model.parameters["l2"], model.parameters["alpha"]) == (3.0, 0.5)
     with pytest.raises(ParameterError, match=r"parameters must be among those of MRF.*'l3'"):
         model.set_params(l3=1)
     with pytest.raises(ParameterError, match="r must be 0 for a dense model"):

@@ -10,8 +10,9 @@ import scipy.sparse as sp
 
 from mrfrec import NumericalError, ParameterError
 from mrfrec.core import blocks, closed_form, fitting
-from mrfrec.core.memory import Budget
-from mrfrec.core.plan import Settings, Sizes, decide
+from mrfrec.core.deciding import decide
+from mrfrec.core.engine import Budget
+from mrfrec.core.plan import Settings, Sizes
 from mrfrec.core.rows import Rows
 from mrfrec.engines.local import LocalEngine
 
@@ -20,7 +21,7 @@ from matrices import Places, places_of, random_matrix
 
 Matrix = npt.NDArray[np.float64]
 
-SETTINGS = Settings(2.0, 0.75, 0.0, None, 1000, 0.0, False, "float64", order=0.4)
+SETTINGS = Settings(2.0, None, 1000, 0.0, "float64", 0.75, center=True, order=0.4)
 
 
 def fit(

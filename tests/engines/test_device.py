@@ -196,7 +196,7 @@ def test_auto_chooses_whatever_the_threads_and_leaves_the_engine_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     X, taken = sp.csr_array(random_matrix(3)), []
-    settings = Settings(2.0, 0.75, 0.25, None, 1000, 0.0, False, "float32")
+    settings = Settings(2.0, None, 1000, 0.0, "float32", 0.75, center=True, user_weight=0.25)
     monkeypatch.setattr(costs, "of_fit", lambda *_: {"factorise": 10.0})  # as if for 10 seconds of one core
     for threads in (1, 64):
         device = dense.TorchAccelerator("cpu", if_it_pays=True)

@@ -14,7 +14,7 @@ from mrfrec.engines.local import LocalEngine
 
 from matrices import places_of, random_matrix
 
-SETTINGS = Settings(2.0, 0.75, 0.25, None, 1000, 0.0, False, "float32", order=0.4)
+SETTINGS = Settings(2.0, None, 1000, 0.0, "float32", 0.75, center=True, user_weight=0.25, order=0.4)
 
 
 def fitted_by(engine: LocalEngine, settings: Settings) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mrfrec import MemoryPlanError, ParameterError
-from mrfrec.core.memory import Budget, human_bytes
+from mrfrec.core.engine import Budget, human_bytes
 from mrfrec.engines import machine
 from mrfrec.engines.local import LocalEngine
 from mrfrec.engines.machine import memory_budget, parse_bytes

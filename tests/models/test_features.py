@@ -19,7 +19,7 @@ from mrfrec import MRF, DataError, Interactions, ParameterError, evaluation, rea
 from mrfrec.cli.app import run as run_command
 from mrfrec.core import new_items
 from mrfrec.core.fitting import sizes_of
-from mrfrec.core.lanczos import sample
+from mrfrec.core.low_rank import sample
 from mrfrec.core.plan import Settings
 from mrfrec.data.ids import Ids, Texts
 from mrfrec.data.item_table import ItemFeatures
@@ -130,7 +130,7 @@ def test_the_weights_of_new_items_equal_naive(real: bool, user_weight: float) ->
 
 def test_a_used_item_taken_for_a_new_one_counts_its_features_alone() -> None:
     X, features, _ = with_features(2, random_matrix(3, users=80, items=90))
-    settings = Settings(2.0, 0.75, 0.0, None, 1000, 0.0, False, "float64")
+    settings = Settings(2.0, None, 1000, 0.0, "float64", 0.75, center=True)
     with LocalEngine(2) as engine:
         sizes = sizes_of(sp.csr_array(X), settings, engine.memory.limit, 0, features.matrix)
         found = new_items.new_columns(

@@ -21,7 +21,7 @@ from mrfrec.models import EASE, EDLAE
 from mrfrec.models.climbing import Place, climb_along
 from mrfrec.models.mrf import measuring, trials
 from mrfrec.models.mrf.held_out import FEWEST_USERS, HeldOut, held_out
-from mrfrec.models.mrf.parameters import TIMES
+from mrfrec.models.mrf.parameters import start_of
 from mrfrec.models.mrf.trials import Trials
 
 import naive
@@ -438,12 +438,12 @@ def test_trials_take_about_as_long_as_their_estimate_says() -> None:
     data = Interactions(sp.csr_array(X.astype(np.float32)))
     model = MRF(threads=1)
     model.fit(data)  # compile
-    task = model._to_measure(data)
+    task = model._field.task(data)
     with task.engine() as engine:
         asked = asked_of(data)
         plan = measuring.prepare(asked, data.matrix, task.settings, task.free, engine, 0)
-        trials = Trials(asked, plan.settings, plan.held, True, Goal(), engine)
-        values = {"l2": 25.0, "user_weight": 0.25, "feature_weight": 0.0, **TIMES}
+        trials = Trials(asked, plan.settings, plan.held, Goal(), engine)
+        values = {**start_of(task.settings), "l2": 25.0, "feature_weight": 0.0}
         trials.fit(values)
         trials.rank(0.3, 0.1)
         took = {}

@@ -63,7 +63,7 @@ def test_weights_with_those_of_alike_items_equal_naive(sparsity: Any, offset: bo
         learned.weights.array[:, UNUSED] = 0.0
     else:
         learned = replace(learned, weights=Rows.of(sp.csr_array(B)))
-    settings = model._settings_of(model.fitted_)
+    settings = model._field.settings
     with LocalEngine(2) as engine:
         found = with_new_items(learned, data, np.array(UNUSED), settings, engine)
     sample = new_items.sample_of_used(data.popularity, data.features.matrix)  # type: ignore[union-attr]

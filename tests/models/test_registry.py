@@ -65,7 +65,7 @@ def test_a_registered_model_is_saved_and_loaded(tmp_path: Path) -> None:
 OWN = """
 import mrfrec
 from mrfrec.cli import main
-from mrfrec.models.baselines.neighborhood import Popularity
+from mrfrec.models.baselines import Popularity
 
 @mrfrec.register
 class Own(Popularity):

@@ -112,7 +112,7 @@ def test_parameters_of_time_without_times_or_out_of_range_are_refused() -> None:
     for value in (0, 1.5, "fast"):
         with pytest.raises(ParameterError, match="recency"):
             MRF(recency=value)
-    assert MRF(half_life=timedelta(days=2)).half_life == "172800.000000s"
+    assert MRF(half_life=timedelta(days=2)).parameters["half_life"] == "172800.000000s"
 
 
 def test_models_of_the_paper_and_ease_do_not_fade() -> None:

@@ -52,7 +52,7 @@ def low_rank(
     for rank in reversed(cuts):
         L, R = left[:, :rank], right[:rank]
         # The conditional mean is μ + (x − μ)·B.
-        base = model.mean_ - (model.mean_ @ L) @ R if model.offset else np.zeros(m)
+        base = model.mean_ - (model.mean_ @ L) @ R if model.parameters["offset"] else np.zeros(m)
         cut = Cut(L, R, base.astype(model.dtype)).fit(split.training)
         evaluation = evaluate_fitted(cut, split.test, metrics, name=f"rank {rank:,}", ties="index")
         found.append((evaluation, float(energy[rank - 1])))

@@ -12,7 +12,7 @@ from mrfrec.answers.filters import Filters, boost_of
 from mrfrec.answers.people import Batch, People, UnknownIds, people_of
 from mrfrec.answers.question import Boost, Question, check_boost, check_novelty
 from mrfrec.answers.ranking import rank, rank_by_rules
-from mrfrec.core.progress import Progress
+from mrfrec.core.engine import Progress
 from mrfrec.core.rows import Rows
 from mrfrec.data.ids import Id
 from mrfrec.errors import DataError, ParameterError

@@ -13,7 +13,7 @@ from mrfrec.answers.question import Question
 from mrfrec.answers.ranking import nearest
 from mrfrec.answers.recommending import Explanation, PreparedQuestion, Recommendations
 from mrfrec.checks import check_count, warn
-from mrfrec.core.progress import Progress
+from mrfrec.core.engine import Progress
 from mrfrec.data.catalogue import Catalogue, Columns, name_with_id
 from mrfrec.data.ids import Id, as_list, is_table
 from mrfrec.errors import ParameterError

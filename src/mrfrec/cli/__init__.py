@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, TextIO
 
-from mrfrec.core.memory import human_bytes
+from mrfrec.core.engine import human_bytes
 from mrfrec.errors import BusyError, MrfrecError, ParameterError, RefusedError
 from mrfrec.io.atomic import expanded
 

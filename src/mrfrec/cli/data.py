@@ -22,7 +22,7 @@ from mrfrec.cli.show import (
     progress_bar,
     show_report,
 )
-from mrfrec.core.progress import Progress
+from mrfrec.core.engine import Progress
 from mrfrec.data.interactions import Interactions
 from mrfrec.data.reading_options import LIMITS
 from mrfrec.errors import DataError, ParameterError

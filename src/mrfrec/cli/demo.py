@@ -13,7 +13,7 @@ import typer
 from mrfrec import datasets
 from mrfrec.cli import written
 from mrfrec.cli.show import print_table, progress_bar
-from mrfrec.core.progress import part_of
+from mrfrec.core.engine import part_of
 from mrfrec.evaluation.protocol import fit_and_evaluate
 from mrfrec.evaluation.report import means_text
 from mrfrec.evaluation.splits import strong_generalisation

@@ -19,7 +19,7 @@ import typer
 from mrfrec import __version__
 from mrfrec.cli.options import Model
 from mrfrec.cli.show import print_table, show_facts
-from mrfrec.core.memory import human_bytes
+from mrfrec.core.engine import human_bytes
 from mrfrec.engines.devices import devices
 from mrfrec.engines.local import blas_libraries
 from mrfrec.engines.machine import available_memory, usable_threads

@@ -9,7 +9,7 @@ from mrfrec.checks import in_words
 from mrfrec.cli.derived import parse_value
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import expanded
-from mrfrec.models.mrf.model import PAPER
+from mrfrec.models.mrf.parameters import PAPER
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import MODELS, build, kind_named, model_class, nearest_kind
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from mrfrec.answers.tables import columns_shown
 from mrfrec.bars import showing
 from mrfrec.cli import note, written
-from mrfrec.core.progress import Progress
+from mrfrec.core.engine import Progress
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import check_writable, refuse_own_input, writing

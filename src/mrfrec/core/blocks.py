@@ -1,4 +1,4 @@
-"""§3.2, step 3: one small system per block, and the average of the estimates they give.
+"""§3.2: which items head a block, one small system per block, and the average of the estimates they give.
 
 For each block, S[N(i)∪{i}, N(i)∪{i}] + ridge is factorised once, and only the columns D(i) of its inverse
 are computed. Items that the same people used in the same way are solved as one: long tails are full of them,
@@ -23,13 +23,48 @@ from mrfrec.core.kernels.blocks import Blocks
 from mrfrec.core.kernels.intrinsics import lapack
 from mrfrec.core.kernels.pattern import columns_with_diagonal
 from mrfrec.core.pattern import Pattern
-from mrfrec.core.plan import TRANSPOSE_PARTS
+from mrfrec.core.plan import Settings, Sizes
 from mrfrec.core.rows import Rows
-from mrfrec.core.schedule import Schedule
-from mrfrec.core.statistics import Statistics, not_positive_definite, transposed
+from mrfrec.core.statistics import TRANSPOSE_PARTS, Statistics, not_positive_definite, transposed
 
 _PER_MEMBER, _PER_KIND = 8, 20  # bytes an item, and a kind, of a block takes beside its part of XᵀX
 _COPIED = 1 << 22  # numbers that a thread copies at one time
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Block b is N(i) ∪ {i} with i = heads[b]; its D is dependents[dependent_ptr[b]:dependent_ptr[b+1]]."""
+
+    heads: npt.NDArray[np.int32]
+    dependent_ptr: npt.NDArray[np.int64]
+    dependents: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.heads.nbytes + self.dependent_ptr.nbytes + self.dependents.nbytes)
+
+
+def make_schedule(pattern: Pattern, popularity: npt.NDArray[np.int64], r: float, engine: Engine) -> Schedule:
+    """Choose the heads of blocks greedily, by number of neighbours, then popularity, then index.
+
+    Each block takes its D off the list of items, so the work is linear in the entries of A. The blocks can
+    then be solved in any order (end of §3.2).
+    """
+    with engine.stage("schedule", 1):
+        m = len(popularity)
+        order = np.lexsort((np.arange(m), -popularity, -np.diff(pattern.column_ptr)))
+        heads = np.empty(m, np.int32)
+        sizes = np.empty(m, np.int64)
+        left = np.ones(m, np.bool_)
+        blocks = kernels.greedy_schedule(order, pattern.column_ptr, pattern.neighbors, r, left, heads, sizes)
+        heads = heads[:blocks].copy()
+        dependent_ptr = np.concatenate([[0], np.cumsum(sizes[:blocks])])
+        dependents = np.empty(dependent_ptr[-1], np.int32)
+        kernels.list_dependents(heads, dependent_ptr, pattern.column_ptr, pattern.neighbors, dependents)
+        return Schedule(heads, dependent_ptr, dependents)
 
 
 @dataclass(frozen=True)
@@ -65,6 +100,36 @@ class Layout:
         estimates = self.targets * self.kinds
         both = triangle + estimates if self.ordered else np.maximum(triangle, estimates)
         return np.where(self.members > 1, both, 0)
+
+
+def planned_bytes(sizes: Sizes, settings: Settings) -> tuple[int, float]:
+    """Return the bytes of this stage in any case, and for each entry of A.
+
+    It holds the entries of A, their estimates and the number of these; D of all blocks; one block, and its
+    factor.
+    """
+    m, e, k = sizes.items, sizes.itemsize, min(settings.max_neighbors, sizes.items)
+    one_block = int(e * _share_of_square(sizes, settings.r) * k * k) + (32 + e * sizes.ordered) * k
+    factor = max(sizes.scratch, (2 + sizes.ordered) * e * k * k)
+    return sizes.held + factor + (120 + 24 * TRANSPOSE_PARTS) * m + one_block, 5.0 + e + 8 * settings.r
+
+
+def planned_bytes_of_rows(sizes: Sizes) -> tuple[int, float]:
+    """Return the same for B by column and by row, then by row beside A."""
+    return sizes.held + (60 + 24 * TRANSPOSE_PARTS) * sizes.items, 4.0 + 2 * (4 + sizes.itemsize) + 1
+
+
+def planned_bytes_of_batch(sizes: Sizes, settings: Settings, entries: float) -> int:
+    """Return the bytes of a batch that is worthwhile, if as few columns as possible hold the entries."""
+    k, e = min(settings.max_neighbors, sizes.items) + 1, sizes.itemsize
+    all_blocks = entries * (e * (_share_of_square(sizes, settings.r) * k + 1 + sizes.ordered) + 28)
+    base, per_entry = planned_bytes(sizes, settings)
+    return int(base + per_entry * entries + min(sizes.worthwhile_batch, all_blocks))
+
+
+def _share_of_square(sizes: Sizes, r: float) -> float:
+    """Return the numbers that a block of k items keeps, as a share of k², but for its item i."""
+    return 0.5 + r if sizes.ordered else max(0.5, r)
 
 
 def estimate_weights(

@@ -12,13 +12,21 @@ from functools import partial
 
 import numpy as np
 
+from mrfrec.core import statistics as of_statistics
 from mrfrec.core.engine import Array, Engine, Floats, ranges
 from mrfrec.core.kernels import closed_form as kernels
 from mrfrec.core.kernels import order as of_order
 from mrfrec.core.kernels.intrinsics import lapack
-from mrfrec.core.plan import tile_size
+from mrfrec.core.plan import Sizes, tile_size
 from mrfrec.core.statistics import Statistics, not_positive_definite
 from mrfrec.errors import NumericalError
+
+
+def planned_bytes(sizes: Sizes) -> int:
+    """Return the bytes of a dense fit: the matrix, with order two of them, and a row of tiles."""
+    m, tile = sizes.items, tile_size(sizes.items)
+    matrix = sizes.itemsize * ((1 + sizes.ordered) * m * m + tile * m + tile * tile) + 8 * m * (m // tile + 2)
+    return max(of_statistics.planned_bytes(sizes), sizes.held + sizes.scratch + matrix)
 
 
 def scaled_matrix(statistics: Statistics, dtype: str, engine: Engine) -> Array:

@@ -9,7 +9,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.core.lanczos import basis_size
+from mrfrec.core.low_rank import basis_size
 from mrfrec.core.plan import Plan, Settings, Sizes
 
 _ADDITION = 6e-10  # of a product of two values to an entry of S

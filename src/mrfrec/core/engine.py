@@ -1,22 +1,22 @@
-"""The engine that runs the core: its interface, its stages and its progress.
+"""The engine that runs the core: its interface, its stages, and its budget of memory.
 
 The core is arithmetic over ranges of items and lists of blocks. An engine decides where that runs: on the
 threads of this machine, or on a GPU.
 """
 
+import ctypes
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.core.memory import Budget
-from mrfrec.core.progress import Progress
+from mrfrec.errors import MemoryPlanError
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -31,6 +31,16 @@ STAGE_NAMES = {
     "average": "learning weights", "regress": "learning weights", "weights": "finishing", "rows": "finishing",
 }  # fmt: skip
 """What progress calls each stage of a fit; several stages may have one name."""
+
+Progress = Callable[[str, int, int], None]
+"""Called as `progress(stage, done, total)`, always from the thread that made the call.
+
+`stage` says in words what is being done. `done` of `total` units of the whole call are done; each unit takes
+about the same time. A `total` of 0 means that it is not known. `done` never falls, and equals `total` in the
+last report. `total` may change when the call learns how much there is to do.
+"""
+
+_PARTS_OF_CALL = 10_000  # units of a call that consists of several parts
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -47,6 +57,48 @@ def split_evenly(costs: Array, parts: int) -> list[tuple[int, int]]:
     marks = np.searchsorted(ends, np.linspace(0.0, ends[-1] if len(ends) else 0.0, parts + 1)[1:-1]) + 1
     cuts = np.unique(np.concatenate([[0], np.minimum(marks, len(costs)), [len(costs)]])).tolist()
     return list(pairwise(cuts))
+
+
+def human_bytes(count: float) -> str:
+    """Format a number of bytes with units of powers of 1000: "6.8 GB", "512.0 KB"."""
+    for unit in ("bytes", "KB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            break
+        count /= 1000
+    return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+
+
+def release_freed() -> None:
+    """Return freed memory to the system, where that is possible."""
+    # The C library keeps for each thread what the thread has freed.
+    with suppress(AttributeError, OSError, TypeError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+class Budget:
+    """The bytes a fit may add to what its process already holds, and how many of them its stages need."""
+
+    def __init__(self, limit: int, source: str = "is what memory_limit allows", in_use: int = 0) -> None:
+        self.limit = limit
+        self.in_use = in_use  # bytes that the process holds before the fit, mostly the data; 0 if unknown
+        self.source = source
+        self.stages: dict[str, int] = {}
+
+    def require(self, stage: str, needed: int, advice: str, who: str = "the fit") -> None:
+        """Note the bytes that a stage needs; raise `MemoryPlanError` if the limit does not allow them."""
+        self.stages[stage] = max(needed, self.stages.get(stage, 0))
+        self.check(stage, needed, advice, who)
+
+    def check(self, stage: str, needed: int, advice: str, who: str = "the fit") -> None:
+        """Raise `MemoryPlanError` if the limit does not allow `needed` bytes."""
+        if needed > self.limit:
+            holds = f" more than the {human_bytes(self.in_use)} in use, with the data," if self.in_use else ""
+            raise MemoryPlanError(
+                f"{who} needs about {human_bytes(needed)} ({stage}){holds} and {human_bytes(self.limit)} "
+                f"{self.source}. {advice}",
+                needed=needed,
+                limit=self.limit,
+            )
 
 
 class Engine(ABC):
@@ -150,3 +202,23 @@ class Engine(ABC):
 
     def _units(self) -> int:
         return max(round(1e6 * sum(self._costs.values())), 1)
+
+
+def part_of(progress: Progress | None, start: float, stop: float, name: str = "") -> Progress | None:
+    """Return a callback for a part of a call, which takes the whole from the share `start` to `stop`.
+
+    `name` is put before the stages of the part.
+    """
+    if progress is None:
+        return None
+    reached = round(start * _PARTS_OF_CALL)
+
+    def report(stage: str, done: int, total: int) -> None:
+        nonlocal reached
+        words = name + stage if total else f"{name}{stage} ({done:,})"
+        share = min(done / total, 1.0) if total else 0.0
+        # Rounded down: what is not done yet does not look done.
+        reached = max(reached, int((start + (stop - start) * share) * _PARTS_OF_CALL + 1e-6))
+        progress(words, reached, _PARTS_OF_CALL)
+
+    return report

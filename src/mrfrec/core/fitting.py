@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.core import blocks, closed_form, costs, pattern, schedule, statistics
+from mrfrec.core import blocks, closed_form, costs, low_rank, pattern, statistics
 from mrfrec.core.ages import Times, UserAges, faded, moments_from_end
-from mrfrec.core.engine import Engine, Floats, split_evenly
-from mrfrec.core.low_rank import LowRank, leading_directions
-from mrfrec.core.memory import release_freed
-from mrfrec.core.plan import Plan, Settings, Sizes, decide
+from mrfrec.core.deciding import decide
+from mrfrec.core.engine import Engine, Floats, release_freed, split_evenly
+from mrfrec.core.low_rank import LowRank
+from mrfrec.core.plan import Plan, Settings, Sizes
 from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.core.statistics import Statistics
 from mrfrec.errors import MemoryPlanError
@@ -76,7 +76,7 @@ def fit(
     decided what will be done, before any work; an automatic l2 stays "auto" there. `reuse` saves what later
     fits to the same matrices need not do again; the timings are those of a fit that does all of it.
     """
-    features = features if settings.feature_weight else None
+    features = settings.counted(features)
     sizes = sizes_of(X, settings, engine.memory.limit, copied, features)
     stages = _Stages(settings, engine, reuse)
     besides = 0 if reuse is None else reuse.nbytes_besides(stages.keys)
@@ -101,23 +101,24 @@ def fit(
     additions = additions_of(X, features)
     engine.expect(costs.of_fit(plan, settings, sizes, additions, device is not None))
     engine.scratch = sizes.scratch
-    low_rank = None
-    if plan.rank:  # of histories that do not fade: what tastes are there lasts
+    beside = None
+    if plan.rank:
+        # The low-rank part comes from histories that do not fade: shared tastes last.
         stages.keys["low_rank"] = (plan.rank, settings.dtype)
-        engine.memory.require("low rank", sizes.low_rank(plan.rank), "Use a smaller rank, or rank=0.")
-        low_rank = stages.made(
-            "low_rank", lambda: leading_directions(entries, plan.rank, settings.dtype, engine, device)
+        needed = low_rank.planned_bytes(sizes, plan.rank)
+        engine.memory.require("low rank", needed, "Use a smaller rank, or rank=0.")
+        beside = stages.made(
+            "low_rank",
+            lambda: low_rank.leading_directions(entries, plan.rank, settings.dtype, engine, device),
         )
         sizes = sizes.with_rank(plan.rank)
         engine.scratch = sizes.scratch
-    engine.memory.require("statistics", sizes.statistics, "Use fewer users or items, or more memory.")
+    advice = "Use fewer users or items, or more memory."
+    engine.memory.require("statistics", statistics.planned_bytes(sizes), advice)
     sides = stages.made("sides", lambda: statistics.both_sides(X, engine, features))
-    user_weight, feature_weight = settings.user_weight, settings.feature_weight
-    moments = stages.made(
-        "moments", lambda: statistics.moments(X, user_weight, engine, features, feature_weight, sides, ages)
-    )
-    facts = moments.scaled(settings.alpha, center=settings.center)
-    l2 = moments.typical_ridge(settings.alpha, settings.center) if plan.l2 == "auto" else plan.l2
+    moments = stages.made("moments", lambda: statistics.moments(X, settings, engine, features, sides, ages))
+    facts = moments.scaled(settings)
+    l2 = moments.typical_ridge(settings) if plan.l2 == "auto" else plan.l2
     plan = replace(plan, l2=l2)
     if settings.order:
         assert places is not None
@@ -134,7 +135,7 @@ def fit(
             weights = weights.copy()
         else:
             reuse.drop("solved", stages.keys["solved"])
-    return replace(fitted, weights=weights, plan=plan, low_rank=low_rank)
+    return replace(fitted, weights=weights, plan=plan, low_rank=beside)
 
 
 def placed(plan: Plan, settings: Settings, sizes: Sizes, engine: Engine) -> tuple[Plan, Any]:
@@ -177,7 +178,7 @@ def sizes_of(
         users=X.shape[0] + rows,
         items=X.shape[1],
         pairs=X.nnz + entries,
-        binary=not settings.half_life and statistics.is_binary(X, settings.user_weight, features),
+        binary=statistics.is_binary(X, settings, features),
         itemsize=np.dtype(settings.dtype).itemsize,
         limit=limit,
         other=copied + (4 * (X.nnz + entries) if converted else 0) + (4 * X.nnz if settings.half_life else 0),
@@ -204,7 +205,7 @@ def _fit_sparse(stages: "_Stages", facts: Statistics, ridge: Floats, plan: Plan,
         ),
     )
     steps = stages.made(
-        "schedule", lambda: schedule.make_schedule(by_size, facts.popularity, settings.r, engine)
+        "schedule", lambda: blocks.make_schedule(by_size, facts.popularity, settings.r, engine)
     )
     entries = by_size.with_sorted_columns(engine, in_place=is_last)
     release_freed()
@@ -239,7 +240,7 @@ def _fit_dense(stages: "_Stages", facts: Statistics, ridge: Floats, plan: Plan, 
         B = stages.device.dense_weights(facts, ridge, settings.dtype, settings.mean_constraint, engine)
         return Fitted(DenseRows(B), plan, facts.mu, facts.s)
     make = partial(closed_form.scaled_matrix, facts, settings.dtype, engine)
-    twice = 2 * sizes.dense - sizes.held
+    twice = 2 * closed_form.planned_bytes(sizes) - sizes.held
     if stages.reuse is not None and twice <= engine.memory.limit:
         engine.memory.require("dense", twice, "")
         S = stages.made("matrix", make).copy()
@@ -295,20 +296,20 @@ class _Stages:
     def __init__(self, settings: Settings, engine: Engine, reuse: Reuse | None) -> None:
         self.settings, self.engine, self.reuse = settings, engine, reuse
         self.device: Any = None  # that takes over the closed form
-        rows = (settings.user_weight, settings.feature_weight, settings.half_life)
+        rows = settings.of_rows
         scaling = (settings.alpha, *rows, settings.center)
         entries = (*scaling, settings.sparsity, settings.max_neighbors)
         self.keys: dict[str, Hashable] = {
             "places": None,
             "faded": settings.half_life,
-            "sides": (settings.feature_weight > 0, settings.half_life > 0),  # faded values are not alike
+            "sides": tuple(x > 0 for x in rows[1:]),  # faded values are not alike
             "moments": rows,
             "low_rank": (settings.rank, settings.dtype),
             "matrix": (*scaling, settings.dtype),
             "pattern": entries,
             "schedule": (*entries, settings.r),
             "gathered": (*entries, settings.r, settings.order, settings.dtype),
-            "solved": replace(settings, rank=0, rank_weight=0.0),
+            "solved": settings.of_weights,
         }
 
     def made(self, stage: str, make: Callable[[], Value]) -> Value:

@@ -6,22 +6,22 @@ import scipy.sparse as sp
 from mrfrec.core.engine import Engine, Floats
 from mrfrec.core.entries import history_lengths
 from mrfrec.core.kernels import pattern as kernels
-from mrfrec.core.plan import Sizes
-from mrfrec.core.statistics import Statistics, check_range, is_binary, moments
+from mrfrec.core.plan import Settings, Sizes
+from mrfrec.core.statistics import Statistics, check_range, is_binary, moments, planned_bytes
 
 SCRATCH_THREADS = 8  # threads whose scratch space is counted: what is needed must not depend on their number
 _PER_NEIGHBOR = 32  # bytes: item and cosine, in the lists, in the columns of B and in its rows
 
 
-def bytes_for_raw(X: sp.csr_array, user_weight: float) -> int:
+def bytes_for_raw(X: sp.csr_array, settings: Settings) -> int:
     """Return the bytes that `raw_statistics` holds besides the matrix."""
     n, m = X.shape
-    return Sizes(n, m, X.nnz, is_binary(X, user_weight), itemsize=4, limit=0).statistics
+    return planned_bytes(Sizes(n, m, X.nnz, is_binary(X, settings), itemsize=4, limit=0))
 
 
-def raw_statistics(X: sp.csr_array, engine: Engine, user_weight: float = 0.0) -> Statistics:
+def raw_statistics(X: sp.csr_array, settings: Settings, engine: Engine) -> Statistics:
     """Return the statistics of XᵀX itself, or of XᵀWX with user weights."""
-    statistics = moments(X, user_weight, engine).scaled(0.0, center=False)
+    statistics = moments(X, settings, engine).scaled(settings)
     check_range(statistics.S_diagonal, np.zeros(statistics.m))
     return statistics
 

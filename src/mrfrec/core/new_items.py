@@ -11,6 +11,7 @@ Beside these they get the columns that alike items have in B, added up with the 
     κ_ji = cos_ji^p / (Σ_j cos_ji^p)^q, j in N
 """
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -20,11 +21,10 @@ import scipy.sparse as sp
 
 from mrfrec.core import blocks
 from mrfrec.core.engine import Engine, ranges
-from mrfrec.core.lanczos import sample
+from mrfrec.core.low_rank import sample
 from mrfrec.core.pattern import Pattern
 from mrfrec.core.plan import Settings, Sizes
 from mrfrec.core.rows import DenseRows, Rows
-from mrfrec.core.schedule import Schedule
 from mrfrec.core.statistics import moments
 
 # Chosen on two seeds of four data sets (docs/explanation/method.md); the ridge multiplies the usual one.
@@ -71,17 +71,17 @@ def new_columns(
     # The new items get columns of their own at the end, with features only: so used items can be among them.
     wide = sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], m + count))
     both = sp.csr_array(sp.hstack([features, features.tocsc()[:, new]]))
-    weight = FEATURE_WEIGHT / step**0.5
-    unscaled = moments(wide, settings.user_weight, engine, both, weight)
-    statistics = unscaled.scaled(settings.alpha, center=settings.center)
+    settings = replace(settings, feature_weight=FEATURE_WEIGHT / step**0.5)
+    unscaled = moments(wide, settings, engine, both)
+    statistics = unscaled.scaled(settings)
     nearest = nearest_by_features(features, new, unscaled.popularity[:m] > 0)
     ptr = np.concatenate([np.zeros(m, np.int64), nearest.indptr.astype(np.int64)])
     heads = np.arange(m, m + count, dtype=np.int32)
-    ridge = RIDGE * smaller * unscaled.typical_ridge(settings.alpha, settings.center)
+    ridge = RIDGE * smaller * unscaled.typical_ridge(settings)
     weights = blocks.estimate_weights(
         statistics,
         Pattern(ptr, nearest.indices.astype(np.int32), 0.0),
-        Schedule(heads, np.arange(count + 1, dtype=np.int64), heads),
+        blocks.Schedule(heads, np.arange(count + 1, dtype=np.int64), heads),
         statistics.ridge(ridge, settings.dropout),
         dtype=settings.dtype,
         engine=engine,

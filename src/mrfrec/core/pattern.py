@@ -27,6 +27,7 @@ from mrfrec.core import entries
 from mrfrec.core.engine import Array, Engine, split_evenly
 from mrfrec.core.entries import COARSE, FINE, Columns, Histogram, Scratch
 from mrfrec.core.kernels import pattern as kernels
+from mrfrec.core.plan import Sizes
 from mrfrec.core.statistics import Statistics
 
 _PER_PAIR = 24  # bytes: item and magnitude of a pair, and the keys of its two entries
@@ -77,6 +78,14 @@ def square_csc(data: Array, rows: npt.NDArray[np.int32], ptr: npt.NDArray[np.int
     matrix = sp.csc_array((data, rows.astype(index, copy=False), ptr.astype(index)), shape=(m, m))
     matrix.has_canonical_format = True
     return matrix
+
+
+def planned_bytes(sizes: Sizes) -> tuple[int, float]:
+    """Return the bytes of this stage in any case, and for each entry of A.
+
+    There are up to twice the entries asked for, or two million, as pairs or keys, and lengths of histories.
+    """
+    return sizes.held + sizes.scratch + 27_000_000 + 9 * sizes.pairs, 27.0
 
 
 def find_pattern(

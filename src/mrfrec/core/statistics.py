@@ -19,7 +19,7 @@ from mrfrec.core.ages import UserAges
 from mrfrec.core.engine import Array, Engine, Floats, split_evenly
 from mrfrec.core.kernels import order as of_order
 from mrfrec.core.kernels import rows as kernels
-from mrfrec.core.plan import TRANSPOSE_PARTS
+from mrfrec.core.plan import Settings, Sizes
 from mrfrec.errors import NumericalError
 
 # Two passes over the values give v to about 1e-15 of the sum of squares; what is below this share is
@@ -28,6 +28,7 @@ _NO_VARIANCE = 1e-12
 _RIDGE = 25.0  # where `l2="auto"` starts; lab/results/defaults.md tells how it was chosen
 _LARGEST = 1e36  # two orders below the range of float32, for sums of a few products
 _DELTA = 0.8  # of ordered pairs: what an earlier entry counts less with each place between
+TRANSPOSE_PARTS = 8  # ranges of users that are transposed at one time, each with a count for every item
 _ROW_TASKS = 512  # ranges of items of equal cost: enough for any number of threads to finish together
 
 
@@ -133,26 +134,28 @@ class Moments:
         own = (self.X.values, self.mu, self.squares, self.v, self.of_features)
         return sum(int(array.nbytes) for array in own)
 
-    def typical_ridge(self, alpha: float, center: bool) -> float:
+    def typical_ridge(self, settings: Settings) -> float:
         """Return what `l2="auto"` stands for: 25·q^(1−α)·(v̄/q)^(½−α).
 
         v̄ is the mean v of all items that have one, and q the mean square of an entry, 1 if all are ones. For
         items that few users have, v̄/q is about the number of users of an average item.
         """
-        v = self.v[self.v > _NO_VARIANCE * self.squares] if center else self.squares[self.squares > 0.0]
+        alpha, kept = settings.alpha, self.squares > 0.0
+        v = self.v[self.v > _NO_VARIANCE * self.squares] if settings.center else self.squares[kept]
         q = float(self.squares.sum() / self.popularity.sum())
         return float(_RIDGE * q ** (1 - alpha) * (v.mean() / q) ** (0.5 - alpha)) if len(v) else _RIDGE
 
-    def scaled(self, alpha: float, *, center: bool) -> Statistics:
+    def scaled(self, settings: Settings) -> Statistics:
         """Return the statistics for one alpha, centered or not.
 
         Without centering v is the diagonal of XᵀWX, so that an item everybody has takes part, as in EASE.
         """
+        center = settings.center
         with np.errstate(over="ignore", invalid="ignore"):  # `check_range` looks at the result
             active = ~(self.v <= _NO_VARIANCE * self.squares) if center else self.squares > 0.0
             v = np.where(active, self.v if center else self.squares, 0.0) + self.of_features
             active |= self.of_features > 0.0
-            s = v ** (alpha / 2)
+            s = v ** (settings.alpha / 2)
             a = np.zeros(len(v))
             np.divide(1.0, s, out=a, where=active)
             g = np.sqrt(self.n) * self.mu * a if center else np.zeros(len(v))
@@ -168,9 +171,15 @@ class Moments:
         )
 
 
-def is_binary(X: sp.csr_array, user_weight: float, features: sp.csr_array | None = None) -> bool:
+def planned_bytes(sizes: Sizes) -> int:
+    """Return the bytes of a fit while X is transposed and its columns are added up."""
+    per_user = 0 if sizes.binary else 24
+    return sizes.held + per_user * sizes.users + (24 * TRANSPOSE_PARTS + 64) * sizes.items
+
+
+def is_binary(X: sp.csr_array, settings: Settings, features: sp.csr_array | None = None) -> bool:
     """Return whether every entry is 1 and counts as 1, so that integers do."""
-    return user_weight == 0.0 and features is None and bool((X.data == 1).all())
+    return settings.counts_alike and features is None and bool((X.data == 1).all())
 
 
 def both_sides(X: sp.csr_array, engine: Engine, features: sp.csr_array | None = None) -> BothSides:
@@ -192,10 +201,9 @@ def both_sides(X: sp.csr_array, engine: Engine, features: sp.csr_array | None = 
 
 def moments(
     X: sp.csr_array,
-    user_weight: float,
+    settings: Settings,
     engine: Engine,
     features: sp.csr_array | None = None,
-    feature_weight: float = 0.0,
     sides: BothSides | None = None,
     ages: UserAges | None = None,
 ) -> Moments:
@@ -208,7 +216,7 @@ def moments(
     user_ptr, items, popularity = sides.user_ptr, sides.X.items, sides.popularity
     of_features = np.zeros(m)
     with engine.stage("statistics", 2, (1, 2)):
-        if ages is None and is_binary(X, user_weight, features):
+        if ages is None and is_binary(X, settings, features):
             n = float(n_users)
             values = np.empty(0)
             squares = popularity.astype(np.float64)
@@ -218,7 +226,7 @@ def moments(
             values = np.empty(len(items))
             x = values[: X.nnz]
             x[:] = X.data  # a copy: the weights are worked into it below
-            w = _user_weights(np.diff(X.indptr), user_weight, ages)
+            w = _user_weights(np.diff(X.indptr), settings.user_weight, ages)
             n = float(w.sum())
             # Σw·(x − μ)² over an item's users, and μ² for everybody else: no cancellation.
             sums, squares, around, weights = np.zeros((4, m))
@@ -230,7 +238,7 @@ def moments(
                 v = around + others * mu**2
             kernels.scale_users(user_ptr, np.sqrt(w), x)
         if features is not None:
-            scale = feature_weight * (squares.sum() / popularity.sum()) ** 0.5
+            scale = settings.feature_weight * (squares.sum() / popularity.sum()) ** 0.5
             values[X.nnz :] = scale * features.data
             of_features = np.bincount(features.indices, (scale * features.data) ** 2, m)
     return Moments(n, sides.X._replace(values=values), popularity, mu, squares, v, of_features)

@@ -4,8 +4,8 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from mrfrec.checks import missing_extra
+from mrfrec.core.engine import Progress
 from mrfrec.core.low_rank import LowRank
-from mrfrec.core.progress import Progress
 from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.engines.local import LocalEngine
 from mrfrec.errors import MemoryPlanError, ParameterError

@@ -11,9 +11,7 @@ from typing import Any, Self, TypeVar
 
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from mrfrec.core.engine import Engine
-from mrfrec.core.memory import Budget
-from mrfrec.core.progress import Progress
+from mrfrec.core.engine import Budget, Engine, Progress
 from mrfrec.engines.machine import memory_budget, usable_threads
 
 Task = TypeVar("Task")

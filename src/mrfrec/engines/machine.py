@@ -7,7 +7,7 @@ from contextlib import suppress
 from numbers import Integral
 from pathlib import Path
 
-from mrfrec.core.memory import Budget
+from mrfrec.core.engine import Budget
 from mrfrec.errors import ParameterError
 
 

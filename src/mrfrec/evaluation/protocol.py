@@ -18,7 +18,7 @@ from mrfrec.answers.ranking import rank as rank_items
 from mrfrec.answers.recommending import PreparedQuestion
 from mrfrec.bars import showing
 from mrfrec.checks import warn
-from mrfrec.core.progress import Progress, part_of
+from mrfrec.core.engine import Progress, part_of
 from mrfrec.core.rows import Rows
 from mrfrec.data.ids import Ids
 from mrfrec.errors import DataError, MemoryPlanError, MrfrecError, ParameterError
@@ -37,7 +37,7 @@ from mrfrec.evaluation.metrics import (
 )
 from mrfrec.evaluation.questions import SEED, Questions, Split, check_type
 from mrfrec.fitted.measured import as_parameter
-from mrfrec.models.mrf.field import GaussianField
+from mrfrec.models.mrf.weights import MRFWeights
 from mrfrec.models.parameters import call_of, runtime_of, unfitted
 from mrfrec.models.recommender import Recommender
 from mrfrec.shown import Tabular
@@ -249,16 +249,18 @@ def _size_of_weights(model: Recommender) -> dict[str, Any]:
 
     `blocks` is the number of systems solved, and `capped` the share of items with `max_neighbors` entries.
     """
-    if not isinstance(model, GaussianField):
+    learned = model.fitted_.learned
+    if not isinstance(learned, MRFWeights):
         return {}
-    B = model.weights_
+    B = learned.weights.matrix()
     m = len(model.items_)
-    if not model.is_sparse:
+    if isinstance(B, np.ndarray):
         return {"share": 1.0, "blocks": None, "bytes": B.nbytes}
     size = B.data.nbytes + B.indices.nbytes + B.indptr.nbytes
-    facts = {"share": (B.nnz + m) / m**2, "blocks": model.n_blocks_, "bytes": size}
-    if model.pattern_ is not None:  # it is None where the fit added items that nobody has used
-        facts["capped"] = float(np.mean(np.diff(model.pattern_.indptr) >= model.max_neighbors))
+    facts = {"share": (B.nnz + m) / m**2, "blocks": learned.n_blocks, "bytes": size}
+    if learned.pattern is not None:  # it is None where the fit added items that nobody has used
+        most = model.parameters["max_neighbors"]
+        facts["capped"] = float(np.mean(np.diff(learned.pattern.indptr) >= most))
     return facts
 
 

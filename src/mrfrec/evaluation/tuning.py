@@ -20,13 +20,13 @@ import numpy as np
 from mrfrec import __version__, figures
 from mrfrec.bars import showing
 from mrfrec.checks import check_count, check_seed, missing_extra, warn
-from mrfrec.core.progress import Progress, part_of
+from mrfrec.core.engine import Progress, part_of
 from mrfrec.data.reading_options import duration, rounded_duration
 from mrfrec.errors import MemoryPlanError, NumericalError, ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS, Metric, Paired, paired, parse_all, within
 from mrfrec.evaluation.protocol import Evaluation, evaluate, warn_of_another_plan
 from mrfrec.evaluation.questions import Questions, Split, check_type, popularity_differs
-from mrfrec.fitted.measured import as_parameter
+from mrfrec.fitted.measured import DURATIONS, as_parameter
 from mrfrec.io.atomic import expanded, writing
 from mrfrec.models.parameters import unfitted
 from mrfrec.models.recommender import Range, Recommender
@@ -274,7 +274,7 @@ class _Tuner:
         self._study.sampler = TPESampler(seed=seed + number, n_startup_trials=_RANDOM, multivariate=True)
         trial = self._study.ask(self._distributions(start))
         suggested = {
-            name: as_parameter(name, rounded_duration(x)) if name == "half_life" else x
+            name: as_parameter(name, rounded_duration(x)) if name in DURATIONS else x
             for name, x in trial.params.items()
         }
         parameters = {**start, **suggested}
@@ -346,7 +346,7 @@ class _Tuner:
 
 def _as_number(name: str, value: Any) -> float | None:
     """Return a parameter as a number, durations in microseconds; None if it is none."""
-    if name == "half_life" and value not in (None, "auto"):
+    if name in DURATIONS and value not in (None, "auto"):
         return float(duration(name, value))
     return value if type(value) in (int, float) else None
 

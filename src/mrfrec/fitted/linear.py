@@ -59,7 +59,6 @@ class LinearWeights(Learned):
         return self._rankers[device]
 
     def leave_devices(self) -> None:
-        """Free the memory of devices, which a fit may need."""
         self._rankers.clear()
 
     def weights_between(self, had: Array, values: Array, targets: Array) -> npt.NDArray[np.float64]:
@@ -106,6 +105,11 @@ class LinearWeights(Learned):
             return np.asarray(B.items[span]), np.asarray(B.values[span])
         low[B.items[span]] += B.values[span]
         return np.arange(B.width), low
+
+    @classmethod
+    def of_file(cls, arrays: Mapping[str, Stored], facts: Mapping[str, Any], m: int) -> Self:
+        """Return the weights from the arrays and facts of `stored`, for m items."""
+        return cls(**stored_weights(arrays, m))
 
     def verified(self) -> Self:
         return replace(self, weights=replace(self.weights, check=None))

@@ -43,9 +43,13 @@ def check_measure(value: object) -> bool | str:
     return value
 
 
+DURATIONS = ("half_life",)
+"""Parameters that are durations: texts such as "90d", and microseconds in computations."""
+
+
 def as_parameter(name: str, value: float) -> float | str | None:
-    """Return a value as a parameter: a half-life, kept in microseconds, as a duration, or None for none."""
-    if name != "half_life":
+    """Return a value as a parameter: a duration, kept in microseconds, as a text, or None for none."""
+    if name not in DURATIONS:
         return value
     return duration_text(value) if value else None
 

@@ -85,6 +85,10 @@ class Learned(ABC):
         """Return the features of items that it has learned from, with their weight; None if from none."""
         return None
 
+    def leave_devices(self) -> None:
+        """Free the memory of devices, which the next fit may need."""
+        return
+
     @abstractmethod
     def stored(self) -> tuple[dict[str, Array], Facts]:
         """Return the arrays and facts to save, all of them checked."""
@@ -231,7 +235,7 @@ class FittedState:
         return {"item": kind, "similar_to": kind, "score": self.score_type}
 
     def base(self, *, unknown_user: bool, more_novelty: float = 0.0, ties: Ties = "popularity") -> Base:
-        """Return the base scores of the items for users with a history, or for a stranger without one."""
+        """Return the base scores of the items for users with a history, or for an unknown user."""
         key = (ties, unknown_user, more_novelty)
         base = self._bases.get(key)
         if base is None:

@@ -14,7 +14,7 @@ import polars as pl
 import scipy.sparse as sp
 
 from mrfrec.checks import counted, in_words, shortened
-from mrfrec.core.progress import Progress
+from mrfrec.core.engine import Progress
 from mrfrec.data.erasures import NEVER, Erasures, are_erased, text_of
 from mrfrec.data.ids import Texts, first_titles
 from mrfrec.data.pairs import DataNote, Sums, combine_in_ranges

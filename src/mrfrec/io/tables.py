@@ -17,7 +17,7 @@ import scipy.sparse as sp
 
 from mrfrec.bars import showing
 from mrfrec.checks import counted
-from mrfrec.core.progress import Progress
+from mrfrec.core.engine import Progress
 from mrfrec.data.erasures import Erasures
 from mrfrec.data.ids import Id, Ids
 from mrfrec.data.interactions import Interactions, keep_pairs

@@ -11,8 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mrfrec.models.baselines.neighborhood import ItemKNN, Popularity
-    from mrfrec.models.baselines.ridges import EASE, EDLAE
+    from mrfrec.models.baselines import EASE, EDLAE, ItemKNN, Popularity
     from mrfrec.models.linear import Linear
 
 __all__ = [

@@ -11,9 +11,8 @@ import scipy.sparse as sp
 
 from mrfrec.core.kernels import compile as kernels
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.models.baselines.neighborhood import ItemKNN
+from mrfrec.models.baselines import ItemKNN
 from mrfrec.models.linear import Linear
-from mrfrec.models.mrf.field import GaussianField
 from mrfrec.models.mrf.model import MRF
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import MODELS
@@ -87,7 +86,7 @@ def warm_up(model: Recommender) -> None:
 
 def _with_the_same_code(kind: Any, model: Linear) -> list[Recommender]:
     """Return models of a kind whose fits to a few numbers run the same code as this one, dense and sparse."""
-    if not isinstance(model, GaussianField):
+    if "sparsity" not in kind.defaults():
         return [kind(**{name: getattr(model, name, default) for name, default in kind.defaults().items()})]
     shared: dict[str, Any] = {"l2": 1.0, "dtype": model.dtype, "threads": 1}
     return [kind(sparsity=None, **shared), kind(sparsity=0.5, r=0.5, max_neighbors=10, **shared)]

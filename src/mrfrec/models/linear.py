@@ -7,7 +7,7 @@ import numpy as np
 
 from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.errors import ParameterError
-from mrfrec.fitted.linear import LinearWeights, stored_weights
+from mrfrec.fitted.linear import LinearWeights
 from mrfrec.io.artifact import Stored
 from mrfrec.models.recommender import Recommender
 
@@ -50,8 +50,8 @@ class Linear(Recommender):
                 raise ParameterError(name, rule, f"{wrong:,} of {values.size:,} that are not")
         return self._weights_type(weights=kept, base_scores=base_scores)
 
-    def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> LinearWeights:
-        return self._weights_type(**stored_weights(arrays, m))
+    def _restore(self, arrays: Mapping[str, Stored], facts: Mapping[str, Any], m: int) -> LinearWeights:
+        return self._weights_type.of_file(arrays, facts, m)
 
     @property
     def weights_(self) -> Any:
@@ -59,15 +59,15 @@ class Linear(Recommender):
 
         An ndarray (dense) or a `scipy.sparse.csr_array` (sparse).
         """
-        return self._linear.weights.matrix()
+        return _weights_of(self).weights.matrix()
 
     @property
     def is_sparse(self) -> bool:
         """Whether the weights are sparse."""
-        return isinstance(self._linear.weights, Rows)
+        return isinstance(_weights_of(self).weights, Rows)
 
-    @property
-    def _linear(self) -> LinearWeights:
-        learned = self.fitted_.learned
-        assert isinstance(learned, LinearWeights)
-        return learned
+
+def _weights_of(model: Linear) -> LinearWeights:
+    learned = model.fitted_.learned
+    assert isinstance(learned, LinearWeights)
+    return learned

@@ -24,8 +24,8 @@ from mrfrec.answers.tables import Form, WriteOptions
 from mrfrec.answers.where import Where
 from mrfrec.bars import showing
 from mrfrec.checks import check_count, check_flag, check_frames, check_thread_count, counted
+from mrfrec.core.engine import Progress
 from mrfrec.core.plan import Plan
-from mrfrec.core.progress import Progress
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, Columns, DataSize, name_with_id
 from mrfrec.data.ids import Id, Ids, Texts
@@ -35,7 +35,7 @@ from mrfrec.data.reading_options import PARSING, Format, MissingTime, OnBad
 from mrfrec.engines.machine import memory_budget, parse_bytes
 from mrfrec.errors import DataError, MrfrecError, NotFittedError, ParameterError
 from mrfrec.fitted import files
-from mrfrec.fitted.measured import Measured, number_text
+from mrfrec.fitted.measured import Measured, as_parameter, number_text
 from mrfrec.fitted.scorers import Ties
 from mrfrec.fitted.state import FittedState, Learned
 from mrfrec.io.artifact import Stored, StoredArrays, check_unchanged, write_erasures
@@ -233,6 +233,8 @@ class Recommender(ABC):
         )  # fmt: skip
         shown_and_hidden = None if validation is None else validation_rows(validation, size.items)
         parameters = self.parameters
+        if self._fitted is not None:
+            self._fitted.learned.leave_devices()
         start = time.perf_counter()
         with showing(progress) as report:
             context = FitContext(copied, report, reuse, shown_and_hidden, measured)
@@ -414,6 +416,19 @@ class Recommender(ABC):
     def measured_(self) -> Measured | None:
         """The values that the fit has measured; None if it measured nothing."""
         return self.fitted_.learned.measured
+
+    @property
+    def values_(self) -> dict[str, Any]:
+        """The values of parameters that a fit can measure, as the fit used them."""
+        return {name: as_parameter(name, x) for name, x in self.fitted_.learned.values.items()}
+
+    @property
+    def plan_(self) -> Plan:
+        """What the fit has decided, and why. Models that have nothing to decide have no plan."""
+        plan = self.fitted_.learned.plan
+        if plan is None:
+            raise AttributeError(f"a fit of {type(self).__name__} has nothing to decide, and so no plan_.")
+        return plan
 
     @property
     def timings_(self) -> Mapping[str, float]:

@@ -19,10 +19,10 @@ from mrfrec.models.recommender import Recommender, restored
 
 MODELS = {
     "MRF": "mrfrec.models.mrf.model",
-    "EASE": "mrfrec.models.baselines.ridges",
-    "EDLAE": "mrfrec.models.baselines.ridges",
-    "Popularity": "mrfrec.models.baselines.neighborhood",
-    "ItemKNN": "mrfrec.models.baselines.neighborhood",
+    "EASE": "mrfrec.models.baselines",
+    "EDLAE": "mrfrec.models.baselines",
+    "Popularity": "mrfrec.models.baselines",
+    "ItemKNN": "mrfrec.models.baselines",
 }
 """The models of this package, and the module of each."""
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mrfrec.checks import check_flag, counted, warn
-from mrfrec.core.progress import Progress
+from mrfrec.core.engine import Progress
 from mrfrec.data.erasures import Erasures
 from mrfrec.data.ids import as_list
 from mrfrec.data.interactions import Interactions

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mrfrec import __version__
-from mrfrec.core.progress import Progress
+from mrfrec.core.engine import Progress
 from mrfrec.errors import MrfrecWarning, RefusedError
 from mrfrec.nightly.job import Job
 from mrfrec.nightly.report import RunHistory

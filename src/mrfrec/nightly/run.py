@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mrfrec.checks import check_flag, check_nonnegative, counted
-from mrfrec.core.progress import Progress
+from mrfrec.core.engine import Progress
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.erasures import Erasures
 from mrfrec.data.ids import Ids

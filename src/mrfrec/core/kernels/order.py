@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import uint64
 
-from mrfrec.core.kernels.blocks import scale_row
+from mrfrec.core.kernels.blocks import factorise, scale_row
 from mrfrec.core.kernels.compile import inner, kernel
 from mrfrec.core.kernels.intrinsics import fortran
-from mrfrec.core.kernels.panels import factorise
 from mrfrec.core.kernels.rows import AHEAD, ask_for, row_cost
 
 LAGS = 64  # from this lag on, a pair counts as one without order

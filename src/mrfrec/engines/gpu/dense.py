@@ -1,19 +1,23 @@
-"""The dense model on a GPU: Eq. 4 in one m × m array.
+"""The stages of a fit on a GPU: the dense model, Eq. 4 in one m × m array, and the singular vectors.
 
 The lower triangle of the array is S, its Cholesky factor L, W = L⁻¹ and C = Wᵀ·W in turn; at the end both
 triangles are B. All steps work in place, on strips of rows, so that the model may fill the memory of the
 device. Products are in the precision of the model: TF32 is not used.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from mrfrec.core import closed_form
 from mrfrec.core.engine import Array, Engine, Floats, ranges
+from mrfrec.core.low_rank import Operations, Side, basis_size, fill_basis
 from mrfrec.core.statistics import Statistics, not_positive_definite
-from mrfrec.engines.gpu import low_rank, rows
 from mrfrec.engines.gpu.device import LIBRARIES, Device, computes, dtype_name
+from mrfrec.engines.gpu.rows import StreamedRows, rows_bytes
 
 # "auto" does not use the device for fewer items: a GPU takes as long to start as they take without it.
 _LEAST_ITEMS = 5_000
@@ -21,7 +25,7 @@ _TILE_SIDE = 2048  # rows and columns of a tile of the factorisation
 _STRIP_ROWS = 512  # that are turned into weights at one time
 
 
-def needed_bytes(m: int, itemsize: int) -> int:
+def dense_bytes(m: int, itemsize: int) -> int:
     """Return the bytes of the array and of the strips that a step works on."""
     return itemsize * m * (m + 3 * max(_TILE_SIDE, _STRIP_ROWS))
 
@@ -32,7 +36,7 @@ def dense_weights(
 ) -> Array:
     """Return B, on the host."""
     m = statistics.m
-    streamed = rows.StreamedRows(statistics, device)
+    streamed = StreamedRows(statistics, device)
     with device.host_array(m, dtype, engine.threads) as out:
         with engine.stage("matrix", m):
             A = torch.empty((m, m), dtype=getattr(torch, dtype), device=device.torch)
@@ -118,6 +122,70 @@ def _symmetric_product(A: Tensor, x: Floats, device: Device) -> Floats:
     return np.asarray(out.cpu().numpy())
 
 
+# ── the low-rank part: products and projections of block Lanczos ─────────────────────────────────────
+
+
+def low_rank_bytes(pairs: int, m: int, rank: int, itemsize: int) -> int:
+    """Return the bytes of both sides of the data, the basis and a few of its blocks; 0 without a rank."""
+    if not rank:
+        return 0
+    block, columns = basis_size(rank, m)
+    return (8 + 2 * itemsize) * pairs + itemsize * m * (columns + rank + 8 * block)
+
+
+@computes
+def leading_vectors(
+    device: Device,
+    parts: list[tuple[Side, Side]],
+    a: Array,
+    random: Callable[[int], Array],
+    columns: int,
+    rank: int,
+    engine: Engine,
+) -> Array:
+    """Return the leading right singular vectors of N as rows, on the host; see the core's `low_rank`."""
+    to_device = device.to_device
+    scale = to_device(a)[:, None]
+    on_device = [[_side_on(device, side) for side in part] for part in parts]
+
+    def multiply(Z: Tensor) -> Tensor:
+        Z = Z * scale
+        out = torch.zeros_like(Z)
+        for part in on_device:
+            product = Z
+            for ptr, rows, values, weight in part:
+                # A sum over the rows of a bag, one after the other: the same for every run.
+                sums = embedding_bag(rows, product, ptr, mode="sum", per_sample_weights=values)
+                product = sums * weight
+            out += product
+        return out * scale
+
+    def project(basis: Tensor, product: Tensor) -> Array:
+        inside = basis @ product
+        product -= basis.T @ inside
+        product -= basis.T @ (basis @ product)  # again, for the rounding of the first time
+        return np.asarray(inside.cpu().numpy())
+
+    basis = torch.empty((columns, len(a)), dtype=scale.dtype, device=scale.device)
+    operations = Operations(
+        random=lambda seed: to_device(random(seed)),
+        multiply=multiply,
+        project=project,
+        gram=lambda Q: (Q.T.double() @ Q.double()).cpu().numpy(),
+        transform=lambda Q, R: Q @ to_device(R.astype(a.dtype)),
+    )
+    vectors = fill_basis(basis, operations, engine)
+    chosen = to_device(vectors[:, :rank].T.astype(a.dtype))
+    return np.asarray((chosen @ basis).cpu().numpy())
+
+
+def _side_on(device: Device, side: Side) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """Return a side with its arrays on the device, as `embedding_bag` takes them."""
+    ptr = side.ptr[:-1].astype(np.int32)
+    values = device.to_device(side.values) if len(side.values) else None
+    return device.to_device(ptr), device.to_device(side.rows), values, device.to_device(side.weight)[:, None]
+
+
 # ── the device of a fit ───────────────────────────────────────────────────────────────────────────
 
 
@@ -141,8 +209,8 @@ class TorchAccelerator(Device):
         if self.if_it_pays and m < _LEAST_ITEMS:
             return False
         itemsize = np.dtype(dtype).itemsize
-        weights = max(itemsize * m * m + rows.needed_bytes(pairs, binary), needed_bytes(m, itemsize))
-        needed = LIBRARIES + max(weights, low_rank.needed_bytes(pairs, m, rank, itemsize))
+        weights = max(itemsize * m * m + rows_bytes(pairs, binary), dense_bytes(m, itemsize))
+        needed = LIBRARIES + max(weights, low_rank_bytes(pairs, m, rank, itemsize))
         memory = self.memory
         if self.if_it_pays and needed > memory.limit:
             return False
@@ -150,5 +218,5 @@ class TorchAccelerator(Device):
         memory.check("dense, on the device", needed, advice)
         return True
 
-    leading_vectors = low_rank.leading_vectors
+    leading_vectors = leading_vectors
     dense_weights = dense_weights

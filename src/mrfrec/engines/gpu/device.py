@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mrfrec.core.engine import Array, Engine, ranges
-from mrfrec.core.memory import Budget, human_bytes
+from mrfrec.core.engine import Array, Budget, Engine, human_bytes, ranges
 from mrfrec.engines.machine import memory_budget
 from mrfrec.errors import MemoryPlanError
 

@@ -21,7 +21,7 @@ _LISTED = 1 << 24  # pairs, or other numbers, that are listed at one time
 _BYTES_PER_NUMBER, _BYTES_PER_LISTED = 32, 80  # of strips, and of lists
 
 
-def needed_bytes(pairs: int, binary: bool) -> int:
+def rows_bytes(pairs: int, binary: bool) -> int:
     """Return the bytes of the data on the device, of a strip and of the lists."""
     return (20 + (0 if binary else 8)) * pairs + _BYTES_PER_NUMBER * _STRIP + _BYTES_PER_LISTED * _LISTED
 

@@ -19,10 +19,10 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.core import costs, fitting
-from mrfrec.core.engine import STAGE_NAMES, Engine
+from mrfrec.core.deciding import decide
+from mrfrec.core.engine import STAGE_NAMES, Engine, Progress, part_of
 from mrfrec.core.metrics import mean_and_error
-from mrfrec.core.plan import Plan, Settings, Sizes, decide
-from mrfrec.core.progress import Progress, part_of
+from mrfrec.core.plan import Plan, Settings, Sizes
 from mrfrec.data.heldout import FEWEST
 from mrfrec.data.interactions import Interactions
 from mrfrec.data.reading_options import rounded_duration
@@ -31,7 +31,7 @@ from mrfrec.errors import MemoryPlanError
 from mrfrec.fitted.measured import Goal, Measured, MeasuredValue
 from mrfrec.models.climbing import Place, climb_along
 from mrfrec.models.mrf.held_out import FEWEST_ASKED, FEWEST_USERS, MOST_SCORES, HeldOut, held_out
-from mrfrec.models.mrf.parameters import TIMES
+from mrfrec.models.mrf.parameters import RULES, start_of
 from mrfrec.models.mrf.trials import NEIGHBORS, PASSES, SCORED, Trials, cross_checked, stand_in
 from mrfrec.models.recommender import FitContext
 
@@ -284,13 +284,12 @@ def measure(
     plan: Preparation,
     free: Sequence[str],
     start: "Mapping[str, float | Literal['auto']]",
-    offset: bool,
     goal: Goal,
     engine: Engine,
     progress: Progress | None = None,
 ) -> Measured:
     """Climb from the start, a value for each of `NAMES`, along the free parameters."""
-    trials = Trials(asked, plan.settings, plan.held, offset, goal, engine)
+    trials = Trials(asked, plan.settings, plan.held, goal, engine)
     first = {name: value for name, value in start.items() if value != "auto"}
     if "l2" not in first:
         first["l2"] = trials.usual_ridge(first["user_weight"])
@@ -343,14 +342,23 @@ class Outcome(NamedTuple):
     stages: Mapping[str, int] = MappingProxyType({})  # planned bytes
     share: float = 0.0  # of the time of the whole fit that measuring takes, estimated
 
+    @property
+    def timings(self) -> dict[str, float]:
+        """The seconds that measuring took, if it did anything."""
+        return {"measure": self.seconds} if self.stages else {}
+
+    def completed(self, plan: Plan) -> Plan:
+        """Return the plan of the fit with what measuring has to say, and the memory of both."""
+        if self.said:
+            plan = replace(plan, reason=f"{plan.reason}; {self.said}")
+        return replace(plan, needed=max(plan.needed, self.announced.needed)) if self.announced else plan
+
 
 class Task(NamedTuple):
     """What a model lets be measured before it is fitted."""
 
     free: list[str]  # names of parameters
     settings: Settings  # from which the fit starts
-    start: Mapping[str, float | Literal["auto"]]  # a value for each of `NAMES`
-    offset: bool
     goal: Goal
     engine: Callable[[], "LocalEngine"]  # makes one to run the trials in
 
@@ -379,10 +387,10 @@ def measure_before(task: Task, data: Interactions, context: "FitContext") -> Out
         try:
             plan = prepare(asked, data.matrix, task.settings, task.free, engine, context.copied)
             announce(plan.final)
-            start = dict(task.start)
+            start = start_of(task.settings)
             free = [name for name in task.free if name != "rank_weight" or plan.settings.rank]
             if asked.times is None:  # too few people came after a cut to ask them
-                free = [name for name in free if name not in TIMES]
+                free = [name for name in free if RULES[name].needs != "times"]
             if not plan.final.rank:
                 start["rank_weight"] = 0.0
             if data.features is None:
@@ -391,7 +399,7 @@ def measure_before(task: Task, data: Interactions, context: "FitContext") -> Out
                 start["order"] = start["half_life"] = 0.0
             share = plan.share(free)
             report = part_of(context.progress, 0, share)
-            measured = measure(asked, plan, free, start, task.offset, task.goal, engine, report)
+            measured = measure(asked, plan, free, start, task.goal, engine, report)
         except MemoryPlanError:
             return Outcome(said="nothing measured, for which memory is too small")
     seconds = time.perf_counter() - began

@@ -2,23 +2,29 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
+import numpy.typing as npt
+
+from mrfrec.core.plan import Plan
+from mrfrec.data.catalogue import DataSize
+from mrfrec.data.interactions import Interactions
 from mrfrec.data.reading_options import Duration
 from mrfrec.fitted.state import FittedState
-from mrfrec.models.mrf.field import GaussianField
-from mrfrec.models.recommender import Range
+from mrfrec.io.artifact import Stored
+from mrfrec.io.tables import as_interactions
+from mrfrec.models.linear import Linear
+from mrfrec.models.mrf.fit import Field
+from mrfrec.models.mrf.parameters import PAPER, keep
+from mrfrec.models.mrf.weights import MRFWeights
+from mrfrec.models.recommender import FitContext, Range
 
-__all__ = ["MRF", "PAPER"]
-
-PAPER: dict[str, Any] = {
-    "l2": 6.0, "alpha": 0.75, "user_weight": 0.0, "offset": False, "novelty": 0.0, "rank": 0,
-    "feature_weight": 0.7, "half_life": None, "order": 0.0, "recency": 1.0,
-}  # fmt: skip
-"""The parameters of `MRF` that the paper has, where they differ from the defaults."""
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 
-class MRF(GaussianField):
+class MRF(Linear):
     """Recommend items by a Gaussian Markov random field, fitted in closed form.
 
     The model learns from a table of users and items which items are used together: it regresses each item on
@@ -131,7 +137,9 @@ class MRF(GaussianField):
     """
 
     uses_features = True
-    _center = True
+    machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit", "device")
+    _weights_type = MRFWeights
+    _center: ClassVar[bool] = True  # whether the mean of each item is subtracted
     search_space: ClassVar[Mapping[str, Range]] = {
         "l2": (0.2, 5, "times"), "sparsity": (0.25, 4, "times"), "novelty": (-0.1, 0.3),
         "rank_weight": (0, 1), "half_life": (0.1, 2, "times"), "recency": (0.5, 1), "feature_weight": (0, 2),
@@ -161,7 +169,7 @@ class MRF(GaussianField):
         threads: int | None = None,
         memory_limit: int | str | None = None,
     ) -> None:
-        self._set_parameters(locals())
+        keep(self, locals())
 
     @classmethod
     def paper(cls, **parameters: Any) -> "MRF":
@@ -197,9 +205,59 @@ class MRF(GaussianField):
         data, count = new_items.with_more_items(fitted, table, item, query)
         if not count:
             return 0
-        settings = self._settings_of(fitted)
-        with self._engine(None) as engine:
-            learned = new_items.extended(self._mrf(fitted), data, count, settings, engine)
+        settings = type(self)(**fitted.parameters)._field.settings
+        with self._field.engine() as engine:
+            learned = new_items.extended(_weights_of(fitted), data, count, settings, engine)
         state = FittedState.of_data(data, learned, fitted.kind, fitted.parameters)
         self._fitted = replace(state, beside=fitted.beside)
         return count
+
+    @property
+    def _field(self) -> Field:
+        return Field.of(self, center=self._center)
+
+    def _fit(self, data: Interactions, context: FitContext) -> MRFWeights:
+        return self._field.fit(data, context)
+
+    def _restore(self, arrays: Mapping[str, Stored], facts: Mapping[str, Any], m: int) -> MRFWeights:
+        return replace(MRFWeights.of_file(arrays, facts, m), offset=self._field.settings.offset)
+
+    def planned(self, data: object) -> Plan:
+        """Return what a fit to this data would do before it measures; l2="auto" stays."""
+        return self._field.planned(as_interactions(data))
+
+    def planned_for(self, size: DataSize) -> Plan:
+        return self._field.planned_for(size)
+
+    @property
+    def pattern_(self) -> "sp.csc_array | None":
+        return _weights_of(self.fitted_).pattern
+
+    @property
+    def rank_weight_(self) -> float:
+        return _weights_of(self.fitted_).rank_weight
+
+    @property
+    def new_scale_(self) -> float:
+        return _weights_of(self.fitted_).new_scale
+
+    @property
+    def n_blocks_(self) -> int | None:
+        return _weights_of(self.fitted_).n_blocks
+
+    @property
+    def threshold_(self) -> float | None:
+        return _weights_of(self.fitted_).threshold
+
+    @property
+    def mean_(self) -> npt.NDArray[np.float64]:
+        return _weights_of(self.fitted_).mean
+
+    @property
+    def scale_(self) -> npt.NDArray[np.float64]:
+        return _weights_of(self.fitted_).scale
+
+
+def _weights_of(fitted: FittedState) -> MRFWeights:
+    assert isinstance(fitted.learned, MRFWeights)
+    return fitted.learned

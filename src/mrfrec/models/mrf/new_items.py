@@ -111,7 +111,8 @@ def extended(
     learned: "MRFWeights", data: "Interactions", count: int, settings: Settings, engine: Engine
 ) -> "MRFWeights":
     """Return what was learned, with weights of the last `count` items of the data, which are new."""
-    settings = replace(settings, user_weight=learned.values["user_weight"])
+    used: dict[str, Any] = dict(learned.values)
+    settings = replace(settings, **used)
     arrays: dict[str, Any] = {
         name: _padded(getattr(learned, name), count) for name in ("base_scores", "mean", "scale")
     }

@@ -6,8 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from mrfrec.core.ages import Times, faded
 from mrfrec.core.fitting import Fitted
 from mrfrec.core.low_rank import LowRank
+from mrfrec.core.plan import Settings
 from mrfrec.core.rows import DenseRows, Rows
 
 Array = npt.NDArray[Any]
@@ -21,6 +23,11 @@ def intercept(fitted: Fitted, dtype: str, offset: bool) -> Array:
     if not offset:
         return np.zeros(len(mean), dtype)
     return np.asarray(mean - mean.astype(dtype) @ fitted.weights.matrix()).astype(dtype)
+
+
+def as_asked(X: sp.csr_array, times: Times | None, settings: Settings) -> sp.csr_array:
+    """Return the histories with the values that a fit gives them."""
+    return X if times is None or not settings.half_life else faded(X, times, settings.half_life)[0]
 
 
 def columns_of(weights: Rows | DenseRows, items: npt.NDArray[np.int64]) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from mrfrec.core import fitting, statistics
-from mrfrec.core.ages import Recency, faded
+from mrfrec.core.ages import Recency
 from mrfrec.core.engine import Array, Engine, Floats, ranges
 from mrfrec.core.kernels import ranking as kernels
 from mrfrec.core.low_rank import LowRank
@@ -18,7 +18,7 @@ from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.fitted.measured import Goal
 from mrfrec.fitted.scorers import for_kernels, novelty_factors, read_only
 from mrfrec.models.mrf.held_out import HeldOut
-from mrfrec.models.mrf.scoring import columns_of, intercept, relative_spread, scores_of_low_rank
+from mrfrec.models.mrf.scoring import as_asked, columns_of, intercept, relative_spread, scores_of_low_rank
 
 # A new value of the first is a new pass over the data, and of the second needs new scores.
 PASSES = ("user_weight", "feature_weight", "half_life")
@@ -43,11 +43,9 @@ class Trials:
     Fits share all stages that a value does not change. A new `rank_weight` or `novelty` needs no fit.
     """
 
-    def __init__(
-        self, asked: HeldOut, settings: Settings, held: int, offset: bool, goal: Goal, engine: Engine
-    ) -> None:
+    def __init__(self, asked: HeldOut, settings: Settings, held: int, goal: Goal, engine: Engine) -> None:
         self._asked, self._settings, self._held = asked, settings, held
-        self._offset, self._goal, self._engine = offset, goal, engine
+        self._goal, self._engine = goal, engine
         self._reuse = fitting.Reuse(keeps_weights=False)
         shape = asked.shown.shape[0], len(asked.ranked)
         self._base = np.empty(shape, settings.dtype)  # x·B and the base score
@@ -65,14 +63,14 @@ class Trials:
 
     def usual_ridge(self, user_weight: float) -> float:
         """Return the l2 that "auto" starts from, to three digits; it is that of the users alone."""
-        settings = self._settings
+        settings = replace(self._settings, user_weight=user_weight)
         sides = statistics.both_sides(self._asked.training, self._engine)
-        moments = statistics.moments(self._asked.training, user_weight, self._engine, sides=sides)
+        moments = statistics.moments(self._asked.training, settings, self._engine, sides=sides)
         if self._asked.features is None:  # the first fit needs the same
             self._passed = user_weight, 0.0, 0.0
             self._reuse.put("sides", (False, False), sides, {})
             self._reuse.put("moments", self._passed, moments, {})
-        return float(f"{moments.typical_ridge(settings.alpha, settings.center):.3g}")
+        return float(f"{moments.typical_ridge(settings):.3g}")
 
     def fit(self, values: Mapping[str, float]) -> None:
         """Fit with these values of l2 and of `PASSES`, and score the held-out users."""
@@ -89,11 +87,9 @@ class Trials:
                 asked.training, settings, engine, features=asked.features, times=asked.times,
                 copied=self._held, reuse=self._reuse,
             )  # fmt: skip
-            start = intercept(fitted, settings.dtype, self._offset)
+            start = intercept(fitted, settings.dtype, settings.offset)
             if fitted.low_rank is not None:
-                X = asked.training
-                if settings.half_life and asked.times is not None:
-                    X, _ = faded(X, asked.times, settings.half_life)
+                X = as_asked(asked.training, asked.times, settings)
                 self._spread = relative_spread(X, fitted.weights, start, fitted.low_rank)
             self._fitted = settings, fitted.weights, start, fitted.low_rank
         self._ask_as(recency)

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.core.ages import Recency
 from mrfrec.core.plan import Plan
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.item_table import ItemFeatures
@@ -18,6 +17,7 @@ from mrfrec.fitted.linear import LinearWeights, stored_weights
 from mrfrec.fitted.measured import Measured
 from mrfrec.fitted.state import Facts
 from mrfrec.io.artifact import Stored
+from mrfrec.models.mrf.parameters import RULES, is_measured
 
 Array = npt.NDArray[Any]
 _NOT_SAVED = ("needed", "least", "limit", "in_use", "device")  # fields of a plan about the machine
@@ -72,30 +72,30 @@ class MRFWeights(LinearWeights):
         facts["measured"] = None if self.measured is None else asdict(self.measured)
         return {"mean": self.mean, "scale": self.scale, **arrays}, facts
 
-
-def stored_mrf(arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int, offset: bool) -> MRFWeights:
-    """Return the weights from the arrays and facts that `MRFWeights.stored` returned, for m items."""
-    mean, scale = (shaped(arrays, name, m).read() for name in ("mean", "scale"))
-    if (scale < 0).any():
-        raise arrays["scale"].damaged()
-    plan = Plan(**facts["plan"])
-    str(plan)  # raises if what should be numbers are none
-    if plan.kind != ("dense" if "weights" in arrays else "sparse"):
-        raise KeyError("plan")
-    return MRFWeights(
-        **stored_weights(arrays, m), mean=mean, scale=scale, offset=offset, plan=plan,
-        threshold=facts["threshold"], n_blocks=facts["blocks"], rank_weight=facts["rank_weight"],
-        new_scale=float(facts["new_scale"]), alike_scale=float(facts["alike_scale"]),
-        values=_numbers(facts["values"]),
-        measured=None if facts["measured"] is None else Measured.of_facts(facts["measured"]),
-    )  # fmt: skip
+    @classmethod
+    def of_file(cls, arrays: Mapping[str, Stored], facts: Mapping[str, Any], m: int) -> Self:
+        """Return the weights from the arrays and facts of `stored`, for m items, without an offset."""
+        mean, scale = (shaped(arrays, name, m).read() for name in ("mean", "scale"))
+        if (scale < 0).any():
+            raise arrays["scale"].damaged()
+        plan = Plan(**facts["plan"])
+        str(plan)  # raises if what should be numbers are none
+        if plan.kind != ("dense" if "weights" in arrays else "sparse"):
+            raise KeyError("plan")
+        return cls(
+            **stored_weights(arrays, m), mean=mean, scale=scale, offset=False, plan=plan,
+            threshold=facts["threshold"], n_blocks=facts["blocks"], rank_weight=facts["rank_weight"],
+            new_scale=float(facts["new_scale"]), alike_scale=float(facts["alike_scale"]),
+            values=_numbers(facts["values"]),
+            measured=None if facts["measured"] is None else Measured.of_facts(facts["measured"]),
+        )  # fmt: skip
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    names = ["l2", "user_weight", "novelty", "rank_weight"]
-    # Only where there are features, and times.
-    names += [name for name in ("feature_weight", "order", *Recency._fields) if name in values]
-    numbers = {name: float(values[name]) for name in names}
+    """Return the values of parameters in a file, where those of features and times may be missing."""
+    names = [name for name in RULES if is_measured(name)]
+    optional = [name for name in names if RULES[name].needs in ("features", "times")]
+    numbers = {name: float(values[name]) for name in names if name not in optional or name in values}
     if not np.isfinite([*numbers.values()]).all():
         raise ValueError("values")
     return numbers

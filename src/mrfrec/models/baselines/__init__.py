@@ -1,1 +1,0 @@
-"""The models that the paper compares the MRF with."""
