@@ -49,7 +49,7 @@ def called() -> Iterator[set[str]]:
         yield modules
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
 
 
 def flows(folder: Path) -> Iterator[tuple[str, set[str]]]:

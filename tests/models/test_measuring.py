@@ -10,9 +10,8 @@ import scipy.sparse as sp
 
 import mrfrec
 from mrfrec import MRF, Interactions, ParameterError
-from mrfrec.core import fitting, statistics
+from mrfrec.core import fitting, low_rank, statistics
 from mrfrec.core.metrics import of_places
-from mrfrec.core.plan import Sizes
 from mrfrec.evaluation import by_hash, compare, evaluate
 from mrfrec.evaluation.metrics import Lists, parse
 from mrfrec.evaluation.report import of_comparison
@@ -315,8 +314,8 @@ def test_no_room_for_a_low_rank_part_leaves_rank_weight_out_and_the_plan_says_so
 ) -> None:
     said = "rank_weight not measured: memory is too small for a low-rank part"
     assert said not in MRF().fit(data).plan_.reason
-    low_rank = Sizes.low_rank
-    monkeypatch.setattr(Sizes, "low_rank", lambda *given: low_rank(*given) + 10**9)
+    needed = low_rank.planned_bytes
+    monkeypatch.setattr(low_rank, "planned_bytes", lambda *given: needed(*given) + 10**9)
     found = MRF(memory_limit="900MB").fit(data)
     assert "rank_weight" not in measured(found).values
     assert said in found.plan_.reason
