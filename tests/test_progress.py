@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from nbclient import NotebookClient
 from typer.testing import CliRunner
 
 import mrfrec
-from mrfrec import MRF
+from mrfrec import MRF, NotFittedError, ParameterError
 from mrfrec.bars import showing
 from mrfrec.cli.app import application
 from mrfrec.core import costs
@@ -126,8 +126,21 @@ def test_true_draws_a_bar_for_each_call_on_a_terminal_and_its_share_never_falls(
 
 def test_wrong_arguments_are_told_as_the_caller_gave_them() -> None:
     model: Any = MRF(l2=1.0, rank=0).fit(data())
-    with pytest.raises(TypeError, match="takes from 1 to 2 positional arguments but 3 were given"):
-        model.recommend(0, 5)
+    calls: dict[str, Callable[[], object]] = {
+        r"from 1 to 2 positional arguments but 3 were given\. Write recommend\(0, k=5\)": lambda: (
+            model.recommend(0, 5)
+        ),
+        r"'factors'\. Did you mean MRF\(rank=64\)": lambda: MRF(factors=64),  # type: ignore[call-arg]
+        r"Did you mean MRF\(max_neighbors=5\)": lambda: MRF(max_neighbours=5),  # type: ignore[call-arg]
+        r"fit\(read_interactions\(data, user='who'\)\)": lambda: MRF().fit("x.csv", user="who"),  # type: ignore[call-arg]
+    }
+    for message, call in calls.items():
+        with pytest.raises(TypeError, match=message):
+            call()
+    with pytest.raises(ParameterError, match=r"'kk'\. Did you mean k"):
+        model.recommend(0, kk=5)
+    with pytest.raises(NotFittedError, match="call fit first, or load a model"):
+        MRF().recommend(0)
     with pytest.raises(TypeError, match="takes from 1 to 5 positional arguments but 6 were given"):
         mrfrec.read_interactions("x.csv", "a", "b", "c", "d", "e")  # type: ignore[call-arg]
 

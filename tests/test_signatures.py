@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import polars as pl
 import pytest
@@ -11,7 +11,7 @@ from mypy import api
 
 import mrfrec
 from mrfrec import Recommender
-from mrfrec.answers.question import Question
+from mrfrec.answers.question import Question, QuestionOptions
 from mrfrec.evaluation import Evaluation
 from mrfrec.io.frames import Frame
 
@@ -49,10 +49,11 @@ def test_no_function_hides_its_options() -> None:
 @pytest.mark.parametrize("ask", [Recommender.recommend, Recommender.recommend_to])
 def test_whoever_recommends_has_all_options_of_a_question(ask: Callable[..., Any]) -> None:
     parameters = inspect.signature(ask).parameters
-    usual = inspect.signature(Recommender.recommend).parameters
+    types = get_type_hints(QuestionOptions)
     for name, field in Question.model_fields.items():
         assert parameters[name].default == field.default
-        assert parameters[name].annotation == usual[name].annotation
+        assert get_type_hints(Question)[name] == types[name]
+        assert f"{name}\n            {field.description}" in (ask.__doc__ or "")
 
 
 def test_tables_have_a_type_with_the_names_of_polars() -> None:

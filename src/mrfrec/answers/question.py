@@ -1,7 +1,7 @@
 """The options of a recommendation."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypedDict
 
 from pydantic import Field, PlainValidator, SkipValidation
 
@@ -95,9 +95,20 @@ class Question(Options):
         warn(f"{shortage}: no more items are left that they have not seen and that are {why}{within}.{left}")
 
 
-def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a question among the arguments of a function."""
-    return {name: given[name] for name in Question.model_fields}
+class QuestionOptions(TypedDict, total=False):
+    """The fields of `Question`, as methods take them by name."""
+
+    k: int
+    exclude_seen: bool
+    allow: ItemFilter
+    exclude: ItemFilter
+    novelty: float | None
+    explain: int
+    where: Where
+    at_most: Quotas
+    boost: Boost
+    variety: float
+    strict: bool
 
 
 _COST_OF_RULES = 100  # of one list, in rows

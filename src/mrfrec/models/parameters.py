@@ -4,9 +4,12 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+from mrfrec.checks import counted
 from mrfrec.engines.machine import usable_threads
 from mrfrec.errors import ParameterError
-from mrfrec.fitted.state import Runtime
+from mrfrec.fitted.measured import number_text
+from mrfrec.fitted.state import FittedState, Runtime
+from mrfrec.shown import Report, Section, parameter_text
 
 Model = TypeVar("Model")
 
@@ -64,3 +67,34 @@ def sklearn_tags() -> Any:
 
     targets, inputs = TargetTags(required=False), InputTags(sparse=True)
     return Tags(estimator_type=None, target_tags=targets, input_tags=inputs)
+
+
+def summary(model: Any, fitted: FittedState | None) -> str:
+    """Return the call of a model, and what it was fitted on: "MRF(l2=5) fitted on 9 users × 4 items"."""
+    if fitted is None:
+        return call_of(model)
+    size = str(fitted.size).rpartition(", ")[0]
+    plan = fitted.learned.plan
+    form = "" if plan is None else f", {plan.kind}"
+    changed = "" if model.parameters == fitted.parameters else ", before parameters were changed"
+    values = {} if fitted.learned.measured is None else fitted.learned.measured.values
+    measured = "".join(f", {name}={number_text(name, value)}" for name, value in values.items())
+    return f"{call_of(model)} fitted on {size}{form}{measured}{changed}"
+
+
+def html_summary(model: Any, fitted: FittedState | None) -> str:
+    """Return the parameters for a notebook, and whether they were given or measured."""
+    usual = defaults_of(type(model))
+    measured = None if fitted is None else fitted.learned.measured
+    sources = {} if measured is None else {
+        name: "measured" if value != start else "measured, as at the start"
+        for name, start, value in measured.choices
+    }  # fmt: skip
+    parameters = model.parameters if fitted is None else fitted.used_parameters
+    given = model.parameters if fitted is None else fitted.parameters
+    sources |= {name: "given" for name in given if name not in sources and given[name] != usual[name]}
+    rows = [(name, parameter_text(name, parameters[name]), source) for name, source in sources.items()]
+    others = len(given) - len(rows)
+    notes = [f"{counted(others, 'other parameter')} with the default"] if others else []
+    table = Section(["parameter", "value", "which is"], rows)
+    return Report([summary(model, fitted)], [table], notes=notes).html()

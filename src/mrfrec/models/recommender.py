@@ -11,48 +11,45 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from mrfrec import figures
 from mrfrec.answers import ranking, recommending, tables
-from mrfrec.answers.people import people_of, timed_rows, validation_rows
-from mrfrec.answers.question import Boost, ItemFilter, Question, Quotas, options_of
+from mrfrec.answers.people import people_of, timed_rows
+from mrfrec.answers.question import Boost, Question, QuestionOptions
 from mrfrec.answers.tables import Form, WriteOptions
-from mrfrec.answers.where import Where
 from mrfrec.bars import showing
-from mrfrec.checks import check_count, check_flag, check_frames, check_thread_count, counted
+from mrfrec.checks import check_count, check_flag, check_frames, check_thread_count
 from mrfrec.core.engine import Progress
 from mrfrec.core.plan import Plan
-from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, Columns, DataSize, name_with_id
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.data.interactions import Interactions
-from mrfrec.data.item_table import ItemFeatures
 from mrfrec.data.reading_options import PARSING, Format, MissingTime, OnBad
 from mrfrec.engines.machine import memory_budget, parse_bytes
-from mrfrec.errors import DataError, MrfrecError, NotFittedError, ParameterError
+from mrfrec.errors import MrfrecError, NotFittedError, ParameterError
 from mrfrec.fitted import files
-from mrfrec.fitted.measured import Measured, as_parameter, number_text
+from mrfrec.fitted.measured import Measured, as_parameter
 from mrfrec.fitted.scorers import Ties
 from mrfrec.fitted.state import FittedState, Learned
 from mrfrec.io.artifact import Stored, StoredArrays, check_unchanged, write_erasures
-from mrfrec.io.features import read_item_features
 from mrfrec.io.frames import Frame, frame
 from mrfrec.io.item_table import as_item_table
-from mrfrec.io.tables import as_interactions
-from mrfrec.models import updating
+from mrfrec.models import fitting, updating
+from mrfrec.models.calls import guided, with_options
+from mrfrec.models.fitting import FitContext
 from mrfrec.models.parameters import (
-    call_of,
     defaults_of,
+    html_summary,
     runtime_of,
     set_values,
     sklearn_tags,
+    summary,
     values_of,
 )
-from mrfrec.shown import Report, Section, parameter_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,16 +66,6 @@ _PLACES = ("user", "item", "value", "title", "items", "event", "time", *PARSING)
 
 class _NoScoreError(MrfrecError, AttributeError):
     """A model has no `score`, so that `hasattr` says so."""
-
-
-class FitContext(NamedTuple):
-    """The arguments of a fit besides its data."""
-
-    copied: int  # bytes of the matrix, unless the caller holds it
-    progress: "Progress | None"
-    reuse: dict[str, Any] | None
-    validation: tuple[Rows, Rows] | None  # shown and hidden items of validation users
-    measured: "Measured | None" = None  # values of an earlier fit, to keep
 
 
 class Recommender(ABC):
@@ -131,6 +118,11 @@ class Recommender(ABC):
 
     # ── parameters ────────────────────────────────────────────────────────────────────────────────
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            cls.__init__ = guided(cls.__init__)  # type: ignore[method-assign]
+
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__()} - self._for_authors)
 
@@ -164,6 +156,7 @@ class Recommender(ABC):
 
     # ── fitting and scoring ───────────────────────────────────────────────────────────────────────
 
+    @guided
     def fit(
         self,
         data: object,
@@ -208,43 +201,14 @@ class Recommender(ABC):
         if y is not None:
             advice = "A model learns from the data alone; values, such as ratings, are part of it."
             raise ParameterError("y", "None", type(y).__name__, advice)
-        if measured is not None and not isinstance(measured, Measured):
-            raise ParameterError("measured", "the measured_ of a model, or None", measured)
-        interactions = as_interactions(data, times)
-        table = interactions.table if items is None else as_item_table(items)
-        if item_features is not None:
-            interactions = self._with_features(interactions, item_features)
-        if table is not None:
-            interactions = interactions.with_table(table)
-        if not isinstance(reuse, dict | None):
-            raise ParameterError("reuse", "a dict, which may be empty, or None", reuse)
-        if reuse is not None and reuse.setdefault("data", interactions) is not interactions:
-            raise DataError("reuse holds results of other data: pass the same Interactions to every fit.")
-        matrix, size = interactions.matrix, interactions.size
-        if size.pairs == 0:
-            raise DataError(
-                f"the data must have at least one interaction; got {size.users} users × {size.items} items "
-                "with none."
-            )
-        # The memory limit does not include what the caller already holds.
-        copied = 0 if isinstance(data, type(interactions)) else sum(
-            array.nbytes for array in (matrix.data, matrix.indices, matrix.indptr, interactions.times)
-            if array is not None
-        )  # fmt: skip
-        shown_and_hidden = None if validation is None else validation_rows(validation, size.items)
-        parameters = self.parameters
+        interactions = fitting.read_data(data, times, items, item_features, type(self))
+        context = fitting.context_of(interactions, data, reuse, validation, measured)
         if self._fitted is not None:
             self._fitted.learned.leave_devices()
-        start = time.perf_counter()
+        parameters, start = self.parameters, time.perf_counter()
         with showing(progress) as report:
-            context = FitContext(copied, report, reuse, shown_and_hidden, measured)
-            learned = self._fit(interactions, context)
-        if (scored := len(learned.base_scores)) != size.items:
-            rule = f"about the {counted(size.items, 'item')} of the data"
-            raise ParameterError("what _fit returns", rule, counted(scored, "item"))
-        if not learned.timings:  # a model that counts no stages
-            learned = replace(learned, timings={"total": time.perf_counter() - start})
-        self._fitted = FittedState.of_data(interactions, learned, type(self).__name__, parameters)
+            learned = self._fit(interactions, context._replace(progress=report))
+        self._fitted = fitting.state_of(interactions, learned, type(self).__name__, parameters, start)
         return self
 
     def set_items(self, items: object) -> Self:
@@ -264,15 +228,6 @@ class Recommender(ABC):
         catalogue = replace(old, table=table.over(old.items), titles=titles)
         self._fitted = replace(fitted, catalogue=catalogue, file_hash="")
         return self
-
-    def _with_features(self, data: "Interactions", item_features: object) -> "Interactions":
-        if not self.uses_features:
-            rule = f"None: {type(self).__name__} learns from interactions alone"
-            advice = "Use a model that learns from features, such as MRF."
-            raise ParameterError("item_features", rule, type(item_features).__name__, advice)
-        if not isinstance(item_features, ItemFeatures):
-            item_features = read_item_features(item_features)
-        return data.with_features(item_features)
 
     def scores(self, X_history: object, *, times: object = None) -> npt.NDArray[Any]:
         """Return the score of every item for each row of histories, users × items.
@@ -329,32 +284,10 @@ class Recommender(ABC):
     # ── facts about a model ───────────────────────────────────────────────────────────────────────
 
     def __repr__(self) -> str:
-        fitted = self._fitted
-        if fitted is None:
-            return call_of(self)
-        size = str(fitted.size).rpartition(", ")[0]
-        plan = fitted.learned.plan
-        form = "" if plan is None else f", {plan.kind}"
-        changed = "" if self.parameters == fitted.parameters else ", before parameters were changed"
-        values = {} if fitted.learned.measured is None else fitted.learned.measured.values
-        measured = "".join(f", {name}={number_text(name, value)}" for name, value in values.items())
-        return f"{call_of(self)} fitted on {size}{form}{measured}{changed}"
+        return summary(self, self._fitted)
 
     def _repr_html_(self) -> str:
-        """Return the parameters for a notebook: those of the fit, if there was one, and whence they are."""
-        fitted, usual = self._fitted, self.defaults()
-        of = None if fitted is None else fitted.learned.measured
-        sources = {} if of is None else {
-            name: "measured" if value != start else "measured, as at the start"
-            for name, start, value in of.choices
-        }  # fmt: skip
-        parameters = self.parameters if fitted is None else fitted.used_parameters
-        given = self.parameters if fitted is None else fitted.parameters
-        sources |= {name: "given" for name in given if name not in sources and given[name] != usual[name]}
-        rows = [(name, parameter_text(name, parameters[name]), source) for name, source in sources.items()]
-        others = len(given) - len(rows)
-        notes = [f"{counted(others, 'other parameter')} with the default"] if others else []
-        return Report([repr(self)], [Section(["parameter", "value", "which is"], rows)], notes=notes).html()
+        return html_summary(self, self._fitted)
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._fitted is not None
@@ -363,7 +296,9 @@ class Recommender(ABC):
     def fitted_(self) -> FittedState:
         """The fitted state, a value that never changes. All attributes that end with _ are read from it."""
         if self._fitted is None:
-            raise NotFittedError(f"this {type(self).__name__} is not fitted: call fit first.")
+            raise NotFittedError(
+                f"this {type(self).__name__} is not fitted: call fit first, or load a model."
+            )
         return self._fitted
 
     @property
@@ -467,27 +402,19 @@ class Recommender(ABC):
 
     # ── answers ───────────────────────────────────────────────────────────────────────────────────
 
+    @guided
+    @with_options
     def recommend(
         self,
         users: object = None,
         *,
         history: object = None,
-        k: int = 10,
-        exclude_seen: bool = True,
-        allow: ItemFilter = None,
-        exclude: ItemFilter = None,
-        novelty: float | None = None,
-        explain: int = 0,
-        where: Where = None,
-        at_most: Quotas = None,
-        boost: Boost = None,
-        variety: float = 0.0,
-        strict: bool = False,
         progress: "Progress | bool | None" = None,
+        **options: Unpack[QuestionOptions],
     ) -> "Frame":
         """Return the k best items of each user: a table of user, item, title, score, rank and source.
 
-        One history without a name has no column of users, and a model without titles none of these.
+        One history without a name has no column of users, and a model without titles has no column of titles.
 
         Parameters
         ----------
@@ -496,55 +423,34 @@ class Recommender(ABC):
             histories are given. A user whom the model does not know gets the most popular items, with a
             warning, unless `strict`.
         history
-            Instead of `users`, the items that a person has used: ids in any iterable, or a mapping from item
-            to value. For several people: a mapping from names to histories, a list of histories, a data frame
-            with users and items, read as the training data was, or a `scipy.sparse` matrix. The people need
-            not be training users. Where every pair of the training data counts 1, so do the values, or −1
-            below 0, with a warning.
-        k
-            Items for each. There are fewer only where no more exist, with a warning.
-        exclude_seen
-            Leave out the items of the history.
-        allow, exclude
-            Recommend only these items; never these. Item ids for everybody, or a mapping from users (as the
-            table names them) to item ids, in which None stands for everybody. Users who are not asked about
-            are ignored, with a warning.
-        novelty
-            γ, in place of the one that the model was fitted with; see `MRF`. Only for models that score by
-            weights.
-        explain
-            How many items of the history to name in a further column `because`, such as "base +0.74, cython3
-            +0.01": the base score, unless it is 0, and the items that add most.
-        where
-            Recommend only items of which this holds, by the columns of the table of items: a mapping from
-            columns to conditions, {"category": "shoes", "price": (10, 50), "in_stock": True}, or an
-            expression in SQL, "price < 50 AND in_stock"; docs/reference/rules.md has all conditions. By user:
-            {None: {…}, "ann": {…}}, where None stands for everybody.
-        at_most
-            At most so many items with the same value of a column of the model's table of items: {"brand": 2,
-            "color": 3}. Items without a value are not limited; one with a list counts for each of its parts.
-        boost
-            {"add": "margin"} adds a column of numbers to the scores, {"multiply": "season"} multiplies them
-            by one, where scores below 0 are divided, so that a factor above 1 lifts every score. In place of
-            a column, a mapping from item to number: {"multiply": {"tea": 1.5}}. With both, the sum is
-            multiplied. Items without a number keep their score.
-        variety
-            v, from 0 to 1: each next item is the one with the largest (1 − v)·r − v·L among the best 5·k (50
-            to 500; further ones follow by score). r is its score, scaled to [0, 1] over these, and L its
-            largest likeness to an item before it. Scores are shown as they are; `rank` tells the order.
-        strict
-            Raise a `ParameterError` if the model does not know some of the users.
+            Instead of `users`, the items that a person has used: ids in any iterable, oldest first, or a
+            mapping from item to value or time. For several people: a mapping from names to histories, a list
+            of histories, a data frame with users and items, read as the training data was, or a
+            `scipy.sparse` matrix. The people need not be training users. Where every pair of the training
+            data counts 1, values count 1 as well, or −1 below 0, with a warning.
         progress
             As in `fit`; it counts users.
+        {options}
 
         Notes
         -----
-        `source` is "model" where some item of the history has a weight for the recommended one. The other
-        items have the source "popular" and their base score; equal scores are ranked by popularity, so that
-        items that nobody has used come last among them. A history without a known item gets the most popular
-        items. The table is of the library that `frames` tells.
+        A list is shorter than k only where no more items exist, with a warning. `source` is "model" where
+        the history has an item with a weight for the recommended one. The other items have the source
+        "popular" and their base score; equal scores are ranked by popularity. A history without a known item
+        gets the most popular items.
+
+        `allow`, `exclude` and `where` hold for everybody, or are mappings from users (as the table names
+        them), in which None stands for everybody: {None: {…}, "ann": {…}}. `where` is a mapping from columns
+        of the item table to conditions, {"category": "shoes", "price": (10, 50), "in_stock": True}, or an
+        expression in SQL; docs/reference/rules.md has all conditions. `at_most` counts an item with a list in
+        each of its parts, and does not limit items without a value. `boost` takes columns of numbers, or
+        mappings from item to number: {"multiply": {"tea": 1.5}}. With both ways, the sum is multiplied.
+        Scores below 0 are divided, so that a factor above 1 lifts every score. `explain` adds a column
+        `because`, such as "base +0.74, cython3 +0.01": the base score, unless it is 0, and the items that add
+        most.
+        With `variety` v the next item has the largest (1 − v)·r − v·L among the best 5·k (50 to 500), where
+        r is its score, scaled to [0, 1] over these, and L its largest likeness to an item before it.
         """
-        options = options_of(locals())
         fitted, question = self.fitted_, Question.of(**options)
         people = people_of(fitted, users, history)
         prepared = recommending.PreparedQuestion.of(fitted, people, question)
@@ -555,6 +461,8 @@ class Recommender(ABC):
             batches = (tables.recommendation_table(fitted.catalogue, answer) for answer in answers)
             return self._frame(fitted, batches, names, people.library, user=people.ids.type)
 
+    @guided
+    @with_options
     def recommend_to(
         self,
         path: "str | PathLike[str]",
@@ -564,18 +472,8 @@ class Recommender(ABC):
         form: Form = None,
         table: str | None = None,
         columns: Mapping[str, str] | None = None,
-        k: int = 10,
-        exclude_seen: bool = True,
-        allow: ItemFilter = None,
-        exclude: ItemFilter = None,
-        novelty: float | None = None,
-        explain: int = 0,
-        where: Where = None,
-        at_most: Quotas = None,
-        boost: Boost = None,
-        variety: float = 0.0,
-        strict: bool = False,
         progress: "Progress | bool | None" = None,
+        **options: Unpack[QuestionOptions],
     ) -> int:
         """Write what `recommend` returns to a file or a table of a database; returns the number of rows.
 
@@ -586,10 +484,10 @@ class Recommender(ABC):
         With the URL of a database (postgresql://, sqlite:///) the rows replace those of `table`, such as
         "recs" or "shop.recs", in one transaction. A missing table is created, with user and rank as its
         primary key; one with other columns is refused. `columns` gives columns other names, in files too:
-        {"user": "user_id"}. All other options are those of `recommend`.
+        {"user": "user_id"}. The other parameters are those of `recommend`:
 
+        {options}
         """
-        options = options_of(locals())
         target: WriteOptions = {"form": form, "table": table, "columns": columns}
         fitted = self.fitted_
         with showing(progress) as report, tables.staged_recommendations(
@@ -809,7 +707,7 @@ class Recommender(ABC):
         with showing(progress) as report:
             data, batches = updating.with_batch(fitted, new_events, batch, again, report, reading)
             if item_features is not None:
-                data = self._with_features(data.without_unused_items(), item_features)
+                data = fitting.with_features(data.without_unused_items(), item_features, type(self))
             measured = None if measure_again else fitted.learned.measured
             return self.fit(updating.of_batches(data, batches), progress=report, measured=measured)
 
