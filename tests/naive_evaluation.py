@@ -331,6 +331,24 @@ def coverage(lists: Sequence[Sequence[int]], n_items: int, k: int) -> float:
     return len({item for ranked in lists for item in recommended(ranked, k)}) / n_items
 
 
+def gini(lists: Sequence[Sequence[int]], n_items: int, k: int) -> float:
+    """Of all users together: half the mean difference of two items' counts, relative to the mean count."""
+    often = Counter(item for ranked in lists for item in recommended(ranked, k))
+    counts = [often[item] for item in range(n_items)]
+    differences = sum(abs(a - b) for a in counts for b in counts)
+    return differences / (2 * n_items * sum(counts)) if sum(counts) else 0.0
+
+
+OVERALL = {"coverage": coverage, "gini": gini}
+
+
+def novelty(ranked: Sequence[int], users_of: Sequence[int], n_users: int, k: int) -> float:
+    """The mean information, in bits, of having an item; an item that nobody has counts as one user's."""
+    items = recommended(ranked, k)
+    bits = [math.log2(n_users / max(users_of[item], 1)) for item in items]
+    return math.fsum(bits) / len(items) if items else 0.0
+
+
 @dataclass
 class Judged:
     """Lists of other systems as they are judged; what is no hit whatever it is stands as None."""
@@ -363,6 +381,14 @@ def lists_of_others(
 
 
 # Over users.
+
+
+def clustered(values: Sequence[tuple[Any, float]]) -> tuple[float, float]:
+    """The mean of numbers of users, and its error where the deviations of one user go together."""
+    mean = math.fsum(value for _, value in values) / len(values)
+    users = {user for user, _ in values}
+    squares = [sum(value - mean for who, value in values if who == user) ** 2 for user in users]
+    return mean, math.sqrt(sum(squares) * len(users) / (len(users) - 1)) / len(values)
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:

@@ -47,7 +47,7 @@ HOME_OF = {
     "pydantic_core": {"service/api.py"},  # the quickest way to JSON among what FastAPI brings
     "uvicorn": {"service/server.py"},
     "prometheus_client": {"service/metrics.py"},
-    "matplotlib": {"figures.py"} | rooms("evaluation", "protocol tuning") | {"models/recommender.py"},
+    "matplotlib": {"figures.py"} | rooms("evaluation", "results tuning") | {"models/recommender.py"},
     "sklearn": {"models/parameters.py"},  # which calls this itself
     "rapidfuzz": {"data/catalogue.py"},
     "IPython": {"bars.py"},  # where it runs in a notebook, which has it

@@ -129,7 +129,7 @@ def test_situations_are_rows_of_their_own() -> None:
     n = 3000
     events = pl.DataFrame(
         {
-            "user": rng.integers(200, size=n),
+            "user": rng.integers(900, size=n),
             "item": rng.integers(20, size=n),
             "time": np.arange(n) * 1000.0,
         }

@@ -136,7 +136,7 @@ def test_evaluate_gives_what_python_gives(
     run: Any, typed: str, split: Callable[[], Split], model: Recommender
 ) -> None:
     page = json.loads(run(f"evaluate {typed} --metrics {METRICS} --format json"))
-    (found,), made = page["models"], split()
+    (found, popular), made = page["models"], split()
     assert page["mrfrec"] == mrfrec.__version__
     values = {1, 2, 3, 4, 5} if "--values" in typed else {1}
     assert set(made.training.matrix.data) == set(made.test.shown.data) == values
@@ -145,6 +145,7 @@ def test_evaluate_gives_what_python_gives(
     for metric, mean in ((name, expected.mean(name)) for name in METRICS.split(",")):
         assert found["metrics"][metric] == pytest.approx({"mean": mean.mean, "error": mean.error})
     assert (found["kind"], found["parameters"]) == (type(model).__name__, model.parameters)
+    assert (popular["name"], popular["kind"]) == ("most popular", "Popularity")
     assert found["test_users"] == len(made.test)
     assert found["seconds"]["training"] > 0
 
@@ -184,14 +185,15 @@ def test_the_shell_can_leave_times_unread(run: Any) -> None:
 
 def test_both_situations_are_reported_apart(run: Any, folder: Path) -> None:
     """In tables, as JSON, and for each user; also differences."""
-    user = np.repeat(np.arange(200), 8)
+    user = np.repeat(np.arange(3000), 8)
     rng = np.random.default_rng(8)
-    item = np.concatenate([rng.choice(30, 8, replace=False) for _ in range(200)])
-    start = np.repeat(rng.integers(0, 1000, 200), 8)
+    item = np.concatenate([rng.choice(30, 8, replace=False) for _ in range(3000)])
+    latest = np.where(np.arange(3000) % 5, 1000, 1500)
+    start = np.repeat(rng.integers(latest - 1000, latest), 8)
     table = pl.DataFrame(
         {"user": user, "item": item, "time": start + rng.integers(0, 50, len(user)) * (1 + 9 * (user % 2))}
     )
-    table = table.vstack(table[:1].with_columns(item=99, time=1500).cast(table.schema))
+    table = table.vstack(table[:1].with_columns(item=99, time=2000).cast(table.schema))
     table.write_csv(folder / "visits.csv")
     typed = f"compare visits.csv --model ItemKNN --model Popularity --metrics {METRICS},coverage@5"
     page = json.loads(run(f"{typed} --format json --per-user users.csv"))
@@ -221,6 +223,25 @@ def test_both_situations_are_reported_apart(run: Any, folder: Path) -> None:
         assert re.search(rf"^{title}\nmodel +nDCG@10 +Recall@5\nItemKNN", out, re.MULTILINE)
         assert f"Difference from ItemKNN, user by user: {title}" in out
     assert "1 item new since the cut, which no model knows: " in out
+
+
+def test_several_cuts_are_rows_of_the_report_and_of_the_numbers_of_users(run: Any) -> None:
+    typed = f"compare events.csv --folds 3 --model ItemKNN --model Popularity --metrics {METRICS}"
+    page = json.loads(run(f"{typed} --format json --per-user users.csv"))
+    models = {"ItemKNN": ItemKNN(), "Popularity": Popularity()}
+    expected = compare(models, at_time(events(), folds=3), METRICS)
+    pair = expected.paired("Popularity", "ndcg@10")
+    assert page["differences"][0]["metrics"]["ndcg@10"] == pytest.approx(pair._asdict())
+    (one, _), cuts = page["models"], expected["ItemKNN"].cuts
+    assert one["metrics"]["ndcg@10"] == pytest.approx(expected["ItemKNN"].mean("ndcg@10")._asdict())
+    assert [cut["split"] for cut in one["cuts"]] == [cut.split for cut in cuts]
+    users = pl.read_csv("users.csv").filter(pl.col("model") == "ItemKNN")
+    assert users.columns == ["model", "cut", "user", "situation", *METRICS.split(",")]
+    assert users["ndcg@10"].to_list() == pytest.approx(expected["ItemKNN"].per_user("ndcg@10").tolist())
+    assert users["cut"].n_unique() == 3
+    out = run(f"evaluate events.csv --folds 3 --model ItemKNN --metrics {METRICS}")
+    assert re.search(r"^At each cut\ncut +users +model +nDCG@10 +Recall@5\n", out, re.MULTILINE)
+    assert len(re.findall(r"^\d{4}-\d\d-\d\d .* most popular +0\.", out, re.MULTILINE)) == 3
 
 
 def test_models_and_their_plans_are_printed_and_the_device_is_for_those_that_have_one(run: Any) -> None:
@@ -328,6 +349,12 @@ REFUSED = {
     "evaluate events.csv --heldout 9 --at 0.2": "at must be left out with --split strong",
     "evaluate train.parquet --at 0.2": "which column holds the times?",
     "evaluate train.parquet --split last": "which column holds the times?",
+    "evaluate events.csv --split last --folds 3": "folds must be left out with --split last",
+    "evaluate events.csv --folds 1": "folds must be from 2 to 10; got 1",
+    "evaluate events.csv --folds 3 --write-split f": "folds must be left out with --write-split",
+    "evaluate events.csv --folds 3 --recommendations 'a: train.parquet'": "left out with --recommendations",
+    "evaluate train.parquet --test later.parquet --folds 3": "folds must be left out with --test",
+    f"{TUNE.replace(' --heldout 30', '')} --folds 3": "folds must be left out with mrfrec tune",
     "evaluate events.csv --at 1.5": "at must be a date, a time, or above 0 and below 1; got 1.5",
     "evaluate events.csv --at yesterday": "at must be a date, 2026-11-16, or a time",
     "evaluate events.csv --time-column when": "time must be a column of events.csv",

@@ -16,7 +16,7 @@ from mrfrec import MRF, DataError, MrfrecWarning, ParameterError, load, read_ite
 from mrfrec.data.interactions import Interactions
 from mrfrec.evaluation import protocol
 from mrfrec.evaluation.metrics import NAMES, Lists, Metric, long_tail, mean_of, paired, parse
-from mrfrec.evaluation.others import write_split
+from mrfrec.evaluation.other_systems import write_split
 from mrfrec.evaluation.protocol import Ties, compare, evaluate, evaluate_fitted, fit_and_evaluate
 from mrfrec.evaluation.questions import Split
 from mrfrec.evaluation.splits import leave_out, strong_generalisation
@@ -33,6 +33,8 @@ Numbers = npt.NDArray[np.float64]
 NONE: Any = None
 TRUE: Any = True
 TEXT: Any = "xx"
+TYPE: Any = MRF
+FUNCTION: Any = [len]
 
 
 @dataclass
@@ -43,6 +45,7 @@ class Case:
     targets: list[set[int]]
     popularity: list[int]
     training: Numbers | None = None
+    users: int = 64
 
     def lists(self) -> Lists:
         """With each user's targets stored backwards: their order must not matter."""
@@ -51,7 +54,13 @@ class Case:
         shape = len(self.targets), len(self.popularity)
         targets = sp.csr_array((np.ones(len(stored)), stored, borders), shape=shape)
         ranked, popularity = np.array(self.ranked, np.int32), np.array(self.popularity, np.int64)
-        return Lists(ranked, targets, popularity, lambda: Interactions(sp.csr_array(self.histories())))
+        return Lists(
+            ranked,
+            targets,
+            popularity,
+            self.users,
+            lambda: Interactions(sp.csr_array(self.histories())),
+        )
 
     def histories(self) -> Numbers:
         """The training data, or that of 20 users; nobody likes some items."""
@@ -65,8 +74,10 @@ class Case:
         if name in naive.ACCURACY:
             metric = naive.ACCURACY[name]
             return [metric(*user, k) for user in zip(self.ranked, self.targets, strict=True)]
-        if name == "coverage":
-            return [naive.coverage(self.ranked, len(self.popularity), k)]
+        if name in naive.OVERALL:
+            return [naive.OVERALL[name](self.ranked, len(self.popularity), k)]
+        if name == "novelty":
+            return [naive.novelty(ranked, self.popularity, self.users, k) for ranked in self.ranked]
         if name == "variety":
             vectors = self.histories().T.tolist()
             return [naive.variety(ranked, vectors, k) for ranked in self.ranked]
@@ -154,12 +165,14 @@ def test_variety_is_by_features_where_there_are_some() -> None:
     data = Interactions(X).with_features(read_item_features(table, columns={"kind": "category"}))
     targets = sp.csr_array(np.eye(3, 8))
     ranked = np.array([[0, 1, 2], [0, 2, 4], [0, 1, -1]], np.int32)
-    found = parse("variety@3").per_user(Lists(ranked, targets, data.popularity, lambda: data))
+    found = parse("variety@3").per_user(Lists(ranked, targets, data.popularity, data.n_users, lambda: data))
     np.testing.assert_allclose(found, [2 / 3, 1, 0], atol=1e-12)
-    without = parse("variety@3").per_user(Lists(ranked, targets, data.popularity, lambda: Interactions(X)))
+    without = parse("variety@3").per_user(
+        Lists(ranked, targets, data.popularity, data.n_users, lambda: Interactions(X))
+    )
     np.testing.assert_allclose(without, 0, atol=1e-12)
     with pytest.raises(DataError, match="needs the training data"):
-        parse("variety@3").per_user(Lists(ranked, targets, data.popularity))
+        parse("variety@3").per_user(Lists(ranked, targets, data.popularity, data.n_users))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -193,7 +206,7 @@ def test_users_times_items_may_be_beyond_32_bits() -> None:
     many = 2**30
     targets = sp.csr_array((np.ones(5), [0, 7, many - 1, 0, 7], [0, 1, 2, 3, 4, 5]), shape=(5, many))
     ranked = np.array([[0, 7], [0, 7], [0, many - 1], [7, many - 1], [7, 0]], np.int32)
-    found = parse("mrr@2").per_user(Lists(ranked, targets, np.zeros(1, np.int64)))
+    found = parse("mrr@2").per_user(Lists(ranked, targets, np.zeros(1, np.int64), 1))
     assert found.tolist() == [1, 0.5, 0.5, 0, 1]
 
 
@@ -210,7 +223,7 @@ def test_names_of_metrics() -> None:
     places = (f"ndcg@{k}" for k in ("0", "1.5", "10@20", "²", "٣"))
     wrong: Any
     for wrong in ("", None, "ndgc@10", "ndcg 10", "ndcg", *places):
-        with pytest.raises(ParameterError, match=r"metrics must be such as ndcg@20.*; got"):
+        with pytest.raises(ParameterError, match=r"metrics must be (such as|names, such as) ndcg@20.*; got"):
             parse(wrong)
 
 
@@ -227,6 +240,21 @@ def test_means_and_errors_equal_naive(n: int) -> None:
     values = np.random.default_rng(n).random(n)
     np.testing.assert_allclose(mean_of(values), naive.mean_and_error(values.tolist()), rtol=1e-12)
     np.testing.assert_allclose(mean_of(values).error, scipy.stats.sem(values), rtol=1e-12)
+    np.testing.assert_allclose(mean_of(values, np.arange(n)), mean_of(values), rtol=1e-12)
+
+
+@pytest.mark.parametrize("n", [3, 50, 1000])
+def test_errors_of_users_with_several_numbers_equal_naive(n: int) -> None:
+    rng = np.random.default_rng(n)
+    user = np.append(rng.integers(0, n // 2 + 1, n), n)
+    values = rng.random(n + 1) + user % 3
+    expected = naive.clustered([*zip(user.tolist(), values.tolist(), strict=True)])
+    np.testing.assert_allclose(mean_of(values, user), expected, rtol=1e-12)
+    found = paired(values, np.zeros(n + 1), user)
+    np.testing.assert_allclose(found[:2], expected, rtol=1e-12)
+    statistic = expected[0] / expected[1]
+    assert found.p == pytest.approx(2 * scipy.stats.t.sf(abs(statistic), len({*user.tolist()}) - 1))
+    assert np.isnan(mean_of(values, np.zeros(n + 1, np.int64)).error)
 
 
 @pytest.mark.parametrize("n", [2, 3, 10, 500])
@@ -266,7 +294,13 @@ def case_of(model: MRF, split: Split, k: int, *, ties: str = "popularity") -> Ca
     popularity = [len(users) for users in sets_of(split.training.matrix.T.tocsr())]
     users_of = popularity if ties == "popularity" else None
     ranked = [naive.ranking(row, seen, k, users_of) for row, seen in zip(scores, shown, strict=True)]
-    return Case(ranked, sets_of(split.test.targets), popularity, split.training.matrix.toarray())
+    return Case(
+        ranked,
+        sets_of(split.test.targets),
+        popularity,
+        split.training.matrix.toarray(),
+        split.training.n_users,
+    )
 
 
 MODELS = {
@@ -401,11 +435,14 @@ def test_what_is_no_metric_model_folder_or_file_is_named(split: Split) -> None:
         (lambda: evaluate(Popularity(), split, TRUE), "metrics must be names such as ndcg@20"),
         (
             lambda: evaluate(Popularity(), split, "ndcg@0"),
-            "metrics must be such as ndcg@20, with 1 place or more",
+            "metrics must be such as ndcg@20, over 1 item or more",
         ),
         (lambda: compare(NONE, split), "models must be models in a list, or by name; got None"),
         (lambda: compare(TEXT, split), "models must be models in a list"),
-        (lambda: compare([NONE], split), r"models must be models such as MRF\(\); got None"),
+        (lambda: compare([NONE], split), r"models must be a model such as MRF\(\); got None"),
+        (lambda: compare([MRF(), TYPE], split), r"a model, not its class; .* Write MRF\(\)"),
+        (lambda: evaluate(TYPE, split), r"model must be a model, not its class; .* Write MRF\(\)"),
+        (lambda: evaluate(Popularity(), split, FUNCTION), r"metrics must be names, such as ndcg@20 \(ndcg,"),
         (lambda: write_split(split, ""), "folder must be the name of a folder; got ''"),
         (lambda: write_split(split, NONE), "folder must be the name of a folder; got None"),
         (lambda: load(NONE), "path must be the name of a file; got None"),

@@ -81,8 +81,11 @@ def test_lists_are_judged_as_the_naive_version_does(split: Split, name: str, dro
         elif name == "variety":
             vectors = split.training.matrix.toarray().T.tolist()
             expected = [naive.variety(user, vectors, k) for user in ranked]
-        elif name == "coverage":
-            expected = [naive.coverage(ranked, len(items), k)]
+        elif name in naive.OVERALL:
+            expected = [naive.OVERALL[name](ranked, len(items), k)]
+        elif name == "novelty":
+            users = split.training.n_users
+            expected = [naive.novelty(user, popularity, users, k) for user in ranked]
         else:
             of_items = {"popularity": naive.popularity, "tail": naive.tail}[name]
             expected = [of_items(user, popularity, k) for user in ranked]

@@ -17,7 +17,7 @@ from matplotlib.style import context
 from mrfrec import MRF, Interactions, MissingLibraryError, ParameterError
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation.metrics import parse
-from mrfrec.evaluation.protocol import Comparison, Evaluation
+from mrfrec.evaluation.results import Comparison, Evaluation
 from mrfrec.figures import check_drawable, figure_class, write_figure
 
 

@@ -21,7 +21,7 @@ from mrfrec.evaluation import (
     evaluate_rules,
     strong_generalisation,
 )
-from mrfrec.evaluation.report import by_column
+from mrfrec.evaluation.results import by_column
 from mrfrec.models import Popularity
 
 from matrices import pairs_of, random_matrix

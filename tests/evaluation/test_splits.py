@@ -14,11 +14,11 @@ from hypothesis import given as forall
 from hypothesis import strategies as st
 
 from mrfrec import DataError, Interactions, MrfrecError
-from mrfrec.data.heldout import hashed
+from mrfrec.data.holdout import hashed, owners
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation import at_time, by_hash, last
 from mrfrec.evaluation.questions import SEED, Questions, Split
-from mrfrec.evaluation.splits import given, leave_out, owners, part_of, strong_generalisation, strong_parts
+from mrfrec.evaluation.splits import given, leave_out, part_of, strong_generalisation, strong_parts
 from mrfrec.io.features import read_item_features
 from mrfrec.io.tables import read_interactions
 
@@ -110,15 +110,25 @@ NAMES: dict[str, Callable[[int], Any]] = {
 # Strong generalisation: equal to the naive one.
 
 
+def parts_of_strong(data: Interactions, heldout: int, seed: int = SEED) -> dict[str, Any]:
+    """Return which pairs are in each part."""
+    drawn, held = strong_parts(data, heldout, seed=seed)
+    found = {"training": held.training}
+    for name, users in (("validation", drawn[-2 * heldout : -heldout]), ("test", drawn[-heldout:])):
+        own = np.isin(owners(data.matrix), users)
+        found |= {f"{name} shown": held.shown & own, f"{name} targets": held.hidden & own}
+    return found
+
+
 def test_the_published_random_numbers_on_a_table_small_enough_to_check() -> None:
     """Ten users with the items 0 to 9, in this order: `np.random.seed(98765)`, as the notebook draws."""
     rows = [(user, item) for user in range(10) for item in range(10)]
     data = interactions_of(rows)
-    found = strong_parts(data, 2)
-    assert found.users.tolist() == [8, 7, 1, 2, 0, 6, 9, 4, 3, 5]
-    assert naive.sets(pairs_of(data, found.validation[1])) == {4: {7, 8}, 9: {1, 3}}
-    assert naive.sets(pairs_of(data, found.test[1])) == {3: {7, 8}, 5: {1, 3}}
-    assert naive.sets(pairs_of(data, found.test[0])) == {
+    parts = parts_of_strong(data, 2)
+    assert strong_parts(data, 2)[0].tolist() == [8, 7, 1, 2, 0, 6, 9, 4, 3, 5]
+    assert naive.sets(pairs_of(data, parts["validation targets"])) == {4: {7, 8}, 9: {1, 3}}
+    assert naive.sets(pairs_of(data, parts["test targets"])) == {3: {7, 8}, 5: {1, 3}}
+    assert naive.sets(pairs_of(data, parts["test shown"])) == {
         3: {0, 1, 2, 3, 4, 5, 6, 9},
         5: {0, 2, 4, 5, 6, 7, 8, 9},
     }
@@ -337,6 +347,27 @@ def test_split_at_a_time_of_any_table(data: st.DataObject, most: int, share: flo
         assert_is_at(split.for_tuning(), expected)
 
 
+@pytest.mark.parametrize("at", [0.1, datetime.datetime(1970, 1, 1, 0, 14)])
+def test_several_cuts_ask_about_one_period_after_the_other(at: Any) -> None:
+    rows = random_rows(11)
+    times = np.random.default_rng(2).integers(0, 1000, len(rows)).tolist()
+    folds = at_time(interactions_of(rows, times), at, folds=3)
+    shares = [0.1 * number for number in (3, 2, 1)]
+    cuts = [naive.cut_after(times, share) for share in shares]
+    if at != 0.1:
+        cuts = [840 - number * (max(times) - 840) for number in (2, 1, 0)]  # equally long
+    ends = [*cuts[1:], max(times) + 1]
+    for split, cut, end in zip(folds, cuts, ends, strict=True):
+        until = [(pair, time) for pair, time in zip(rows, times, strict=True) if time < end]
+        pairs, at_times = [pair for pair, _ in until], [time for _, time in until]
+        expected = naive.at_time(pairs, micros(at_times), 1_000_000 * cut)
+        assert expected.targets
+        assert_is_at(split, expected)
+    assert folds[-1].whole is not None
+    assert folds[0].whole is None  # a fit to all the data would have what came after its end
+    assert [split.name for split in folds[1:]] == [folds[1].name, folds[2].name]
+
+
 def test_a_split_at_a_time_says_what_it_is() -> None:
     rows = [("a", "x"), ("a", "y"), ("b", "y"), ("b", "x"), ("b", "new"), ("c", "x"), ("c", "y")]
     times = ["2018-03-01T11:00:00", "2018-03-01T12:00:00", *["2018-03-01"] * 2, *["2018-03-02"] * 2]
@@ -390,9 +421,8 @@ def test_times_stay_with_what_is_shown() -> None:
     cut = at_time(data, 0.3)
     items = [*cut.training.items, 10**6]
     features = read_item_features(pl.DataFrame({"item": items, "kind": [f"kind {i % 5}" for i in items]}))
-    halves = strong_parts(data, 20)
-    shown, targets = (part_of(data, chosen) for chosen in halves.test)
-    without = part_of(data, halves.training)
+    parts = parts_of_strong(data, 20)
+    shown, targets, without = (part_of(data, parts[x]) for x in ("test shown", "test targets", "training"))
     weak = by_hash(data, 0.15)
     splits = {
         "by hash": weak, "with validation": by_hash(data, 0.15, validation=True),
@@ -573,15 +603,11 @@ def test_strong_split_of_any_table(
 def test_parts_of_a_strong_split_are_the_notebooks(rows: list[Pair], heldout: int, seed: int) -> None:
     data = interactions_of(rows)
     assume(2 * heldout < data.n_users)
-    found = strong_parts(data, heldout, seed=seed)
     expected = naive.strong_rows(sorted(rows), heldout, seed=seed)
-    assert [data.users[user] for user in found.users.tolist()] == expected["users"]
-    for name, chosen in (
-        ("training", found.training), ("validation shown", found.validation[0]),
-        ("validation targets", found.validation[1]), ("test shown", found.test[0]),
-        ("test targets", found.test[1]),
-    ):  # fmt: skip
-        assert pairs_of(data, chosen) == expected[name]
+    drawn = strong_parts(data, heldout, seed=seed)[0].tolist()
+    assert [data.users[user] for user in drawn] == expected.pop("users")
+    found = parts_of_strong(data, heldout, seed)
+    assert {name: pairs_of(data, chosen) for name, chosen in found.items()} == expected
 
 
 @SETTINGS

@@ -19,9 +19,10 @@ from mrfrec.core import blocks, closed_form, pattern, statistics
 from mrfrec.data.catalogue import DataSize
 from mrfrec.data.ids import Ids
 from mrfrec.evaluation import Tuning, at_time, compare, strong_generalisation, tune
-from mrfrec.evaluation.protocol import Comparison, evaluate
+from mrfrec.evaluation.protocol import evaluate, fit_and_evaluate
 from mrfrec.evaluation.questions import Questions, Split, popularity_differs
-from mrfrec.evaluation.report import of_comparison, of_tuning
+from mrfrec.evaluation.results import Comparison, of_comparison
+from mrfrec.evaluation.tuning import of_tuning
 from mrfrec.models import EASE, Popularity
 from mrfrec.models.registry import MODELS, build, model_class
 
@@ -209,9 +210,9 @@ def test_a_tuning_goes_on_where_it_was_to_the_same_end(
         tried.append(model)
         if len(tried) == 5:
             raise KeyboardInterrupt
-        return evaluate(model, *arguments, **named)
+        return fit_and_evaluate(model, *arguments, **named)
 
-    monkeypatch.setattr("mrfrec.evaluation.tuning.evaluate", counted)
+    monkeypatch.setattr("mrfrec.evaluation.tuning.fit_and_evaluate", counted)
     with pytest.raises(KeyboardInterrupt):
         tune("EASE", split, trials=8, storage=storage, **given)
     found = tune("EASE", split, trials=8, storage=storage, **given)
@@ -274,7 +275,7 @@ WRONG: list[tuple[Callable[[Split], Any], str]] = [
     (lambda split: tune("EASE", split, storage="/"), "storage must be a file, the URL"),
     (lambda split: tune("EASE", split, metric="ndcg"), "metric must be"),
     (lambda split: tune("EAZE", split), "model must be one of .* Did you mean EASE"),
-    (lambda split: tune("EASE", split.training), "Make one: evaluation.strong_generalisation"),  # type: ignore[arg-type]
+    (lambda split: tune("EASE", split.training), "Make one of the data: evaluation.at_time"),  # type: ignore[arg-type]
 ]
 
 
@@ -282,7 +283,7 @@ WRONG: list[tuple[Callable[[Split], Any], str]] = [
 def test_wrong_arguments_are_named(
     split: Split, wrong: Callable[[Split], Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mrfrec.evaluation.tuning.evaluate", lambda *_, **__: pytest.fail("tried"))
+    monkeypatch.setattr("mrfrec.evaluation.tuning.fit_and_evaluate", lambda *_, **__: pytest.fail("tried"))
     with pytest.raises((ParameterError, DataError), match=message):
         wrong(split)
 

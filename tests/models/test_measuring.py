@@ -14,7 +14,7 @@ from mrfrec.core import fitting, low_rank, statistics
 from mrfrec.core.metrics import of_places
 from mrfrec.evaluation import by_hash, compare, evaluate
 from mrfrec.evaluation.metrics import Lists, parse
-from mrfrec.evaluation.report import of_comparison
+from mrfrec.evaluation.results import of_comparison
 from mrfrec.fitted.measured import Goal, Measured, MeasuredValue
 from mrfrec.models import EASE, EDLAE
 from mrfrec.models.climbing import Place, climb_along
@@ -137,7 +137,7 @@ def test_a_metric_may_be_named_and_is_that_of_evaluations(
     targets = sp.csr_array(rng.random((40, data.n_items)) < 0.2)
     places = [np.flatnonzero(lists[u] == item)[0] + 1 for u, item in zip(*targets.nonzero(), strict=True)]
     mine = of_places(kind, int(k), np.array(places), np.diff(targets.indptr))
-    wanted = parse(f"{kind}@{k}").per_user(Lists(lists, targets, model.popularity_))
+    wanted = parse(f"{kind}@{k}").per_user(Lists(lists, targets, model.popularity_, data.n_users))
     assert mine == pytest.approx(wanted, abs=1e-12)
 
 

@@ -650,7 +650,7 @@ def test_page_has_dates_limits_changes_and_the_meaning_of_the_metric(folder: Pat
     assert f"(2026-11-14 to {record['started'][:10]}, between" in text
     assert text.count("<figure>") == 6
     assert text.count("<polyline class='limit'") == 7  # two of users, items and pairs, one of the metric
-    assert "A hit at place p counts 1/log₂(p + 1)" in text
+    assert "A hit of rank p counts 1/log₂(p + 1)" in text
     assert "4 items are new, 1 are gone" in text
     assert f"{record['unchanged']:.1%} of the first 10 recommendations" in text
     cells = re.findall("<td[^>]*>([^<]*)</td>", text)

@@ -26,11 +26,11 @@ from mrfrec.core.engine import Progress
 from mrfrec.data.interactions import Interactions
 from mrfrec.data.reading_options import LIMITS
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.evaluation import splits, splits_by_time
+from mrfrec.evaluation import splits
 from mrfrec.evaluation.metrics import DEFAULTS, parse, within
-from mrfrec.evaluation.protocol import Evaluation
-from mrfrec.evaluation.questions import Split
-from mrfrec.evaluation.splits_by_time import SHARE
+from mrfrec.evaluation.questions import Folds, Split
+from mrfrec.evaluation.results import Evaluation
+from mrfrec.evaluation.splits import SHARE
 from mrfrec.figures import check_drawable
 from mrfrec.io.databases import redacted
 from mrfrec.io.item_table import read_item_table
@@ -38,7 +38,12 @@ from mrfrec.io.tables import check_reading, read_interactions
 from mrfrec.shown import Report
 
 _MIN_ITEMS = 5
-_OPTIONS_OF = {"strong": ("heldout", "hidden"), "leave-out": ("leave",), "time": ("at",), "last": ("leave",)}
+_OPTIONS_OF = {
+    "strong": ("heldout", "hidden"),
+    "leave-out": ("leave",),
+    "time": ("at", "folds"),
+    "last": ("leave",),
+}
 
 
 def data_set_named(data: list[str], reading: dict[str, Any]) -> str | None:
@@ -85,6 +90,9 @@ class Data:
         "time: ask about what came from this time on, or about this share of the events, the latest.  "
         "[default: 0.1]",
     ] = None
+    folds: Annotated[
+        int | None, "time: at so many cuts, one after the other; the last is --at.  [default: one cut]"
+    ] = None
     heldout: Annotated[int | None, "strong: users for validation, and test; a tenth, at most 10,000."] = None
     hidden: Annotated[float, "strong: share of their items to predict."] = 0.2
     leave: Annotated[int, "leave-out, last: items of each user."] = 1
@@ -99,16 +107,19 @@ class Data:
     features: Features = field(default_factory=Features)
     reading: ReadingToEvaluate = field(default_factory=dict)
 
-    def read(self, progress: Progress | None) -> Split:
+    def read(self, progress: Progress | None) -> Split | Folds:
         """Read and split the data: by time where it has times, if the options leave that open."""
         features = self.features.read()
-        split = self._split(progress)
-        split = split if features is None else split.with_features(features)
-        if self.items is None:
-            return split
-        return split.with_table(read_item_table(self.items))
+        table = None if self.items is None else read_item_table(self.items)
 
-    def _split(self, progress: Progress | None) -> Split:
+        def changed(split: Split) -> Split:
+            split = split if features is None else split.with_features(features)
+            return split if table is None else split.with_table(table)
+
+        split = self._split(progress)
+        return split.changed(changed) if isinstance(split, Folds) else changed(split)
+
+    def _split(self, progress: Progress | None) -> Split | Folds:
         if self.test is not None:
             return self._given_split(progress)
         refuse(self._changed("shown"), "a split of DATA: it belongs to --test")
@@ -125,14 +136,18 @@ class Data:
             data = data.filtered(min_items=fewest if self.min_items is None else self.min_items)
         except DataError as error:
             raise DataError(f"{error} To hide one item of each user: {splits.LEAVE_ONE}.") from None
+        made: Split
         if kind == "strong":
             made = splits.strong_generalisation(
                 data, self.heldout, min_items=0, hidden=self.hidden, seed=self.seed
             )
         elif kind == "time":
-            made = splits_by_time.at_time(data, _moment_or_share(self.at))
+            at = _moment_or_share(self.at)
+            if self.folds is not None:
+                return splits.at_time(data, at, folds=self.folds)
+            made = splits.at_time(data, at)
         elif kind == "last":
-            made = splits_by_time.last(data, self.leave)
+            made = splits.last(data, self.leave)
         else:
             made = splits.leave_out(data, self.leave, seed=self.seed)
         return replace(made, whole=whole)
@@ -141,7 +156,7 @@ class Data:
         """Return the split that other options belong to, if --split was not typed."""
         if self._changed("heldout", "hidden"):
             return "strong"
-        return None if self.at is None else "time"
+        return "time" if self._changed("at", "folds") else None
 
     def _refuse_unused(self, kind: str) -> None:
         """Refuse options of other splits."""
@@ -173,7 +188,7 @@ class Data:
             return read_interactions(source, progress=progress, **reading)
 
         reading = self.reading
-        unused = self._changed("split", "at", "heldout", "hidden", "leave", "min_items", "seed")
+        unused = self._changed("split", "at", "folds", "heldout", "hidden", "leave", "min_items", "seed")
         refuse(unused | {name: x for name, x in reading.items() if name in LIMITS}, "--test")
         options = check_reading(reading)
         if options.window is not None and options.now is None:
@@ -181,6 +196,9 @@ class Data:
         others = {name: x for name, x in reading.items() if name != "query"}
         shown = None if self.shown is None else read(self.shown, **others)
         return splits.given(read(self.data, **reading), read(self.test, **others), shown)
+
+    def refuse_folds(self, where: str) -> None:
+        refuse(self._changed("folds"), where)
 
     def inputs(self) -> list[str | Path | None]:
         """Return the names of the files that are read, which must not be written to."""
@@ -215,7 +233,7 @@ def prepared_split(
     defaults: Sequence[str] | None = None,
     written: Sequence[Path | None] = (),
     read: Iterable[str] = (),
-) -> Iterator[tuple[Split, list[str], Progress | None]]:
+) -> Iterator[tuple[Split | Folds, list[str], Progress | None]]:
     """Check the options, then read and split the data. Gives the split, the metrics and a progress callback.
 
     `defaults` are metrics to use in place of the usual ones if none is typed. `written` are files that are
@@ -232,8 +250,9 @@ def prepared_split(
         check_drawable(plot)
     with progress_bar() as progress:
         split = data.read(progress)
-        note(f"split: {split.name}; {split}")
-        m = split.training.n_items
+        latest = split[-1] if isinstance(split, Folds) else split
+        note(f"split: {split.name}; {latest}")
+        m = latest.training.n_items
         if options.metrics is None and any(parse(name).k > m for name in wanted):  # requests do not adapt
             wanted = within(wanted, m)
             note(f"there are {m:,} items: evaluating {', '.join(wanted)}")
@@ -252,12 +271,14 @@ def write_per_user(evaluations: Sequence[Evaluation], path: Path) -> None:
     with output_file(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         situation = evaluations[0].situation
+        cut = ["cut"] if evaluations[0].cuts else []
         apart = [] if situation is None else ["situation"]
-        writer.writerow(["model", "user", *apart, *map(str, metrics)])
-        for found in evaluations:
+        writer.writerow(["model", *cut, "user", *apart, *map(str, metrics)])
+        for found in (cut for each in evaluations for cut in each.cuts or (each,)):
             columns = [found.per_user(metric).tolist() for metric in metrics]
             if found.situation is not None:
                 columns.insert(0, found.situation.tolist())
+            first = [found.model, *([found.split.removeprefix("cut at ")] if cut else [])]
             writer.writerows(
-                [found.model, user, *values] for user, *values in zip(found.users, *columns, strict=True)
+                [*first, user, *values] for user, *values in zip(found.users, *columns, strict=True)
             )

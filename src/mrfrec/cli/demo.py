@@ -15,7 +15,7 @@ from mrfrec.cli import written
 from mrfrec.cli.show import print_table, progress_bar
 from mrfrec.core.engine import part_of
 from mrfrec.evaluation.protocol import fit_and_evaluate
-from mrfrec.evaluation.report import means_text
+from mrfrec.evaluation.results import means_text
 from mrfrec.evaluation.splits import strong_generalisation
 from mrfrec.io.atomic import check_writable, expanded
 from mrfrec.models import Popularity

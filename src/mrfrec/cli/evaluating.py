@@ -1,6 +1,6 @@
 """The commands evaluate, compare and tune. Their texts become docs/reference/cli.md."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,11 +12,9 @@ from mrfrec.cli.data import Data, prepared_split, refuse, show, write_per_user
 from mrfrec.cli.models import make_models, only_model, parse_model, parse_space
 from mrfrec.cli.options import Evaluating
 from mrfrec.errors import ParameterError
-from mrfrec.evaluation import others, protocol, report, tuning
-from mrfrec.evaluation.others import evaluate_lists
-from mrfrec.evaluation.protocol import Evaluation
-from mrfrec.evaluation.questions import Split
-from mrfrec.evaluation.report import by_column
+from mrfrec.evaluation import other_systems, protocol, results, tuning
+from mrfrec.evaluation.questions import Folds, Split, check_split
+from mrfrec.evaluation.results import Evaluation, by_column
 from mrfrec.figures import write_figure
 from mrfrec.models.recommender import Recommender
 from mrfrec.shown import Report
@@ -41,11 +39,11 @@ def evaluate(
 
     Trains on one part of the data and tests on the rest: by time where the table has times, else as in Liang
     et al. (2018), unless --split says otherwise. By time, users who come back and users in a visit are
-    reported apart. Other splits first leave out users with fewer than 5 items, unlike mrfrec fit;
-    --min-items changes that. Reports the mean over test users and its standard error. Test users without
-    held-out items are left out and counted. What other systems have recommended is compared with the model
-    user by user. With rules, such as --at-most or --variety, the model is asked without them and with them,
-    to show what they cost.
+    reported apart, and --folds asks at several cuts. Other splits first leave out users with fewer than 5
+    items, unlike mrfrec fit; --min-items changes that. Reports the mean over test users and its standard
+    error, beside that of the most popular items. Test users without held-out items are left out and counted.
+    What other systems have recommended is compared with the model user by user. With rules, such as --at-most
+    or --variety, the model is asked without them and with them, to show what they cost.
 
     --write-split writes train.parquet, with the pairs to train on; shown.parquet, what the test users show;
     test.parquet, what is to be guessed; and validation-shown.parquet and validation.parquet where there are
@@ -56,6 +54,7 @@ def evaluate(
     Examples:
       mrfrec evaluate events.csv
       mrfrec evaluate events.csv --split time --at 2026-11-01
+      mrfrec evaluate events.csv --folds 3
       mrfrec evaluate ratings.csv --min-value 4 --heldout 1000 --model 'l2=3, sparsity=0.01'
       mrfrec evaluate small.csv --split leave-out --leave 1 --min-items 2
       mrfrec evaluate train.parquet --test test.parquet --metrics recall_all@20,ndcg@20
@@ -69,8 +68,9 @@ def evaluate(
         typed: dict[str, Any] = {"model": model, "recommendations": recommendations, "per_user": per_user}
         typed |= {"cold_items": cold_items, "output": options.output, **options.rules}
         refuse({name: x for name, x in typed.items() if x}, "--write-split")
+        data.refuse_folds("--write-split")
         with prepared_split(data, options) as (made, _, _):
-            for path in others.write_split(made, write_split):
+            for path in other_systems.write_split(check_split(made), write_split):
                 note(written(path))
         return
     if cold_items is not None:
@@ -80,36 +80,50 @@ def evaluate(
             raise ParameterError("--cold-items", "left out without features", cold_items, advice)
         refuse({} if recommendations is None else {"--recommendations": recommendations}, "--cold-items")
         refuse(options.rules, "--cold-items")
+        data.refuse_folds("--cold-items")
     spec = parse_model(only_model(model))
     (recommender,) = make_models([spec], options.machine)
     lists = _named_lists(recommendations, drop_seen, [spec.name])
+    _refuse_folds(data, options, lists)
     with prepared_split(data, options, written=[per_user], read=lists.values()) as (split, wanted, progress):
         of_lists = _evaluate_lists(lists, split, wanted, drop_seen)  # they fail sooner than a fit
         settings: dict[str, Any] = {"name": spec.name, "progress": progress}
         if options.rules:
             if options.ties != "popularity":
                 raise ParameterError("--ties", '"popularity" with rules', options.ties)
-            found = protocol.evaluate_rules(recommender, split, options.rules, wanted, **settings)
-            results = [*found.evaluations]
+            ruled = protocol.evaluate_rules(recommender, split, options.rules, wanted, **settings)
+            found = [*ruled.evaluations]
         elif cold_items is None:
-            results = [protocol.evaluate(recommender, split, wanted, ties=options.ties, **settings)]
+            found = [protocol.evaluate(recommender, split, wanted, ties=options.ties, **settings)]
         else:
             settings |= {"ties": options.ties, "seed": data.seed}
-            results = [*protocol.evaluate_new_items(recommender, split, cold_items, wanted, **settings)]
-        results += of_lists
+            whole = check_split(split)
+            found = [*protocol.evaluate_new_items(recommender, whole, cold_items, wanted, **settings)]
+        popular = [each.popular for each in found if each.popular is not None]
+        found += of_lists
         if of_lists or options.rules:
-            reported = report.of_comparison(protocol.Comparison(results))
+            reported = results.of_comparison(results.Comparison([*found, *popular]))
         else:
-            reported = report.of_evaluations(results)
-        show(_with_groups(reported, results, split, options.by), options, data)
+            reported = results.of_evaluations([*found, *popular])
+        show(_with_groups(reported, found, split, options.by), options, data)
         if per_user is not None:
-            write_per_user(results, per_user)
+            write_per_user(found, per_user)
 
 
-def _with_groups(reported: Report, results: Sequence[Evaluation], split: Split, column: str | None) -> Report:
+def _with_groups(
+    reported: Report, found: Sequence[Evaluation], split: Split | Folds, column: str | None
+) -> Report:
     if column is None:
         return reported
-    return replace(reported, sections=[*reported.sections, by_column(results, split, column)])
+    return replace(reported, sections=[*reported.sections, by_column(found, check_split(split), column)])
+
+
+def _refuse_folds(data: Data, options: Evaluating, lists: Mapping[str, str]) -> None:
+    """Refuse several cuts where the items or the lists are those of one."""
+    if lists:
+        data.refuse_folds("--recommendations")
+    if options.by is not None:
+        data.refuse_folds("--by")
 
 
 def _named_lists(typed: list[str] | None, drop_seen: bool, models: Iterable[str]) -> dict[str, str]:
@@ -126,10 +140,12 @@ def _named_lists(typed: list[str] | None, drop_seen: bool, models: Iterable[str]
 
 
 def _evaluate_lists(
-    lists: dict[str, str], split: Split, metrics: list[str], drop_seen: bool
+    lists: dict[str, str], split: Split | Folds, metrics: list[str], drop_seen: bool
 ) -> list[Evaluation]:
-    settings: dict[str, Any] = {"metrics": metrics, "drop_seen": drop_seen}
-    return [evaluate_lists(file, split, name=name, **settings) for name, file in lists.items()]
+    return [
+        other_systems.evaluate_lists(file, check_split(split), metrics, name=name, drop_seen=drop_seen)
+        for name, file in lists.items()
+    ]
 
 
 def compare(
@@ -152,13 +168,14 @@ def compare(
     """
     models = models_to_compare(model, options.machine)
     lists = _named_lists(recommendations, drop_seen, models)
+    _refuse_folds(data, options, lists)
     with prepared_split(data, options, written=[per_user], read=lists.values()) as (split, wanted, progress):
         of_lists = _evaluate_lists(lists, split, wanted, drop_seen)
         comparison = protocol.compare(
             models, split, wanted, ties=options.ties, progress=progress, rules=options.rules
         )
-        comparison = protocol.Comparison([*comparison.evaluations, *of_lists])
-        reported = report.of_comparison(comparison)
+        comparison = results.Comparison([*comparison.evaluations, *of_lists])
+        reported = results.of_comparison(comparison)
         show(_with_groups(reported, comparison.evaluations, split, options.by), options, data)
         if per_user is not None:
             write_per_user(comparison.evaluations, per_user)
@@ -223,13 +240,14 @@ def tune(
     kept = None if storage is None or "://" in storage else Path(storage)
     if best.suffix.lower() != ".json" or (kept is not None and kept.resolve() == best.resolve()):
         raise ParameterError("--output", "a .json file, and another one than --storage", str(best))
+    data.refuse_folds("mrfrec tune")
     checked = prepared_split(data, settings, plot, defaults=["ndcg@100"], written=[best, kept])
     with checked as (split, wanted, progress):
         result = tuning.tune(
-            made, split, trials=trials, space=space, metric=",".join(wanted), storage=storage,
+            made, check_split(split), trials=trials, space=space, metric=",".join(wanted), storage=storage,
             seed=data.seed, progress=progress,
         )  # fmt: skip
-        show(report.of_tuning(result), settings, data)
+        show(tuning.of_tuning(result), settings, data)
         result.save(best)
         note(f"wrote the best parameters to {best}; use them with mrfrec fit --params {best}")
         if plot is not None:

@@ -138,8 +138,8 @@ class Evaluating:
     metrics: Annotated[
         str | None,
         "NAMES",
-        "ndcg, recall, recall_all, precision, hit, mrr, map, coverage, popularity, tail, variety; each with "
-        "@k.  [default: ndcg@100,recall@20,recall@50]",
+        "ndcg, recall, recall_all, precision, hit, mrr, map, coverage, gini, novelty, popularity, tail, "
+        "variety; each with @k.  [default: ndcg@100,recall@20,recall@50]",
     ] = None
     by: Annotated[
         str | None,

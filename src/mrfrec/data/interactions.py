@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from mrfrec.checks import check_count, check_flag, counted, in_words
 from mrfrec.data.catalogue import DataSize
 from mrfrec.data.erasures import Erasures
-from mrfrec.data.heldout import only_entries
+from mrfrec.data.holdout import only_entries
 from mrfrec.data.ids import Id, Ids, Indices, Texts
 from mrfrec.data.item_table import ItemFeatures, ItemTable
 from mrfrec.data.pairs import DataNote, Origin

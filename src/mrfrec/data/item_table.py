@@ -12,7 +12,7 @@ import polars as pl
 import scipy.sparse as sp
 
 from mrfrec.checks import check_threads, counted, shortened
-from mrfrec.data.heldout import only_entries
+from mrfrec.data.holdout import only_entries
 from mrfrec.data.ids import Ids, Indices, Texts
 from mrfrec.errors import DataError, ParameterError
 

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from mrfrec.checks import warn
 from mrfrec.data.erasures import NEVER, Erasures, are_erased, text_of
-from mrfrec.data.heldout import only_entries
+from mrfrec.data.holdout import only_entries
 from mrfrec.data.ids import Ids, Texts, first_titles
 from mrfrec.data.interactions import Interactions, keep_pairs
 from mrfrec.data.pairs import DataNote, Origin, Sums, combine, last_times

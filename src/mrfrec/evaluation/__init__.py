@@ -9,26 +9,24 @@ evaluation.evaluate(MRF(**best.parameters), split)
 """
 
 from mrfrec.evaluation.metrics import Mean, Metric, Paired, paired
-from mrfrec.evaluation.others import evaluate_lists, write_split
+from mrfrec.evaluation.other_systems import evaluate_lists, write_split
 from mrfrec.evaluation.protocol import (
-    Comparison,
-    Evaluation,
     compare,
     evaluate,
     evaluate_fitted,
     evaluate_new_items,
     evaluate_rules,
 )
-from mrfrec.evaluation.questions import Questions, Split
-from mrfrec.evaluation.report import of_comparison as _  # noqa: F401 - registers what results show
-from mrfrec.evaluation.splits import by_hash, given, leave_out, strong_generalisation
-from mrfrec.evaluation.splits_by_time import at_time, last
+from mrfrec.evaluation.questions import Folds, Questions, Split
+from mrfrec.evaluation.results import Comparison, Evaluation
+from mrfrec.evaluation.splits import at_time, by_hash, given, last, leave_out, strong_generalisation
 from mrfrec.evaluation.tuning import Trial, Tuning, tune
 from mrfrec.io.lists import RecommendedLists, read_lists
 
 __all__ = [
     "Comparison",
     "Evaluation",
+    "Folds",
     "Mean",
     "Metric",
     "Paired",

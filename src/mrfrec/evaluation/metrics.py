@@ -27,9 +27,20 @@ Numbers = npt.NDArray[np.float64]
 
 
 class Lists:
-    """Ranked items of test users (users × k, best first, −1 for empty places) and their targets.
+    """Ranked items of test users and their targets.
 
-    `data` returns the training data, which says how alike items are; it is called only where that is asked.
+    Parameters
+    ----------
+    ranked
+        Indices of items, users × k, the best first; −1 where a list is shorter than k.
+    targets
+        Users × items: what is to be guessed.
+    popularity
+        Number of training users of each item.
+    users
+        Number of training users.
+    data
+        Returns the training data, which says how alike items are; called only for variety.
     """
 
     def __init__(
@@ -37,11 +48,13 @@ class Lists:
         ranked: npt.NDArray[np.int32],
         targets: sp.csr_array,
         popularity: npt.NDArray[np.int64],
+        users: int,
         data: Callable[[], Interactions] | None = None,
     ) -> None:
         self.ranked = ranked
         self._data = data
-        self.popularity = popularity  # training users of each item
+        self.popularity = popularity
+        self.users = users
         self.counts = np.diff(targets.indptr)  # targets of each user
         if not len(ranked) or not self.counts.all():
             raise DataError("every user must have a target: leave out users without one.")
@@ -93,7 +106,7 @@ def long_tail(popularity: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
 
 
 def _ndcg(lists: Lists, k: int) -> Numbers:
-    """A hit at place p counts 1/log₂(p + 1), divided by the sum of a perfect list."""
+    """A hit of rank p counts 1/log₂(p + 1); the sum is divided by that of a perfect list."""
     hits = lists.hits[:, :k]
     return np.asarray((hits * discounts(hits.shape[1])).sum(axis=1) / ideal_gains(lists.counts, k))
 
@@ -119,7 +132,7 @@ def _hit(lists: Lists, k: int) -> Numbers:
 
 
 def _mrr(lists: Lists, k: int) -> Numbers:
-    """1 ÷ place of the first hit among the first k; 0 without one."""
+    """1 ÷ rank of the first hit among the first k; 0 without a hit."""
     hits = lists.hits[:, :k]
     first = hits.argmax(axis=1) + 1.0
     return np.asarray(hits.any(axis=1) / first)
@@ -138,6 +151,21 @@ def _coverage(lists: Lists, k: int) -> Numbers:
     return np.array([len(np.unique(ranked[ranked >= 0])) / len(lists.popularity)])
 
 
+def _gini(lists: Lists, k: int) -> Numbers:
+    """Gini coefficient of how often each item of the catalogue is recommended; one number for all users."""
+    ranked = lists.ranked[:, :k]
+    m = len(lists.popularity)
+    often = np.sort(np.bincount(ranked[ranked >= 0], minlength=m))
+    weights = 2 * np.arange(1, m + 1) - m - 1
+    return np.array([(weights * often).sum() / max(m * often.sum(), 1)])
+
+
+def _novelty(lists: Lists, k: int) -> Numbers:
+    """Mean self-information of the first k items: −log₂ of the share of training users who have the item."""
+    share = np.maximum(lists.popularity, 1) / max(lists.users, 1)
+    return lists.mean_over(-np.log2(share), k)
+
+
 def _popularity(lists: Lists, k: int) -> Numbers:
     """Mean number of training users of the first k items."""
     return lists.mean_over(lists.popularity, k)
@@ -151,18 +179,18 @@ def _tail(lists: Lists, k: int) -> Numbers:
 def _variety(lists: Lists, k: int) -> Numbers:
     """1 − the mean cosine of two of the first k items, by their features or else by their users."""
     ranked = lists.ranked[:, :k]
-    used, places_of_used = np.unique(ranked, return_inverse=True)
-    ranked = places_of_used.reshape(ranked.shape).astype(np.int32) - int(used[0] < 0)  # −1 stays −1
+    used, index = np.unique(ranked, return_inverse=True)
+    ranked = index.reshape(ranked.shape).astype(np.int32) - int(used[0] < 0)  # −1 stays −1
     unit = lists.vectors[:, used[used >= 0]]
-    users, places = np.nonzero(ranked >= 0)
-    items = ranked[users, places]
+    users, ranks = np.nonzero(ranked >= 0)
+    items = ranked[users, ranks]
     order = np.argsort(items, kind="stable")
     alike = np.zeros(len(ranked))
     for first in range(0, unit.shape[1], _ITEMS_AT_ONCE):
         some = order[slice(*np.searchsorted(items[order], [first, first + _ITEMS_AT_ONCE]))]
         cosines = (unit[:, first : first + _ITEMS_AT_ONCE].T @ unit).toarray()
         np.fill_diagonal(cosines[:, first:], 0.0)  # an item and itself are no pair
-        cosines = np.pad(cosines, ((0, 0), (0, 1)))  # of no item
+        cosines = np.pad(cosines, ((0, 0), (0, 1)))  # index −1 has cosine 0
         rows = cosines[(items[some] - first)[:, None], ranked[users[some]]]
         alike += np.bincount(users[some], rows.sum(axis=1), len(ranked))
     count = (ranked >= 0).sum(axis=1)
@@ -170,8 +198,8 @@ def _variety(lists: Lists, k: int) -> Numbers:
 
 
 _FUNCTIONS: tuple[Callable[[Lists, int], Numbers], ...] = (
-    _ndcg, _recall, _recall_all, _precision, _hit, _mrr, _map, _coverage, _popularity, _tail,
-    _variety,
+    _ndcg, _recall, _recall_all, _precision, _hit, _mrr, _map, _coverage, _gini, _novelty,
+    _popularity, _tail, _variety,
 )  # fmt: skip
 _METRICS = {function.__name__[1:]: function for function in _FUNCTIONS}
 _SHOWN = {"ndcg": "nDCG", "mrr": "MRR", "map": "MAP", "recall_all": "Recall (all)", "tail": "Long tail"}
@@ -180,7 +208,7 @@ NAMES = tuple(_METRICS)
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric over the first k places, such as `parse("ndcg@100")`."""
+    """A metric over the first k items of a list, such as `parse("ndcg@100")`."""
 
     kind: str
     k: int
@@ -201,12 +229,12 @@ class Metric:
     @property
     def is_overall(self) -> bool:
         """Whether there is one number for all users, without standard error."""
-        return self.kind == "coverage"
+        return self.kind in ("coverage", "gini")
 
     @property
     def is_accuracy(self) -> bool:
         """Whether larger is better."""
-        return self.kind not in ("coverage", "popularity", "tail", "variety")
+        return self.kind not in ("coverage", "gini", "novelty", "popularity", "tail", "variety")
 
     def per_user(self, lists: Lists) -> Numbers:
         """Return one number per user."""
@@ -217,17 +245,20 @@ def parse(name: "str | Metric") -> Metric:
     """Return the metric with this name, such as "ndcg@100"."""
     if isinstance(name, Metric):
         return name
-    kind, _, places = str(name).strip().lower().partition("@")
+    if not isinstance(name, str):
+        own = "Numbers per user for a metric of your own: model.top_k(split.test.shown, k)."
+        raise ParameterError("metrics", f"names, such as ndcg@20 ({', '.join(NAMES)})", name, own)
+    kind, _, length = name.strip().lower().partition("@")
     kind = kind.replace("-", "_")
-    if kind in _METRICS and places.isdecimal() and not int(places):
-        raise ParameterError("metrics", f"such as {kind}@20, with 1 place or more", name)
-    if kind not in _METRICS or not re.fullmatch(r"[1-9][0-9]{0,8}", places):
+    if kind in _METRICS and length.isdecimal() and not int(length):
+        raise ParameterError("metrics", f"such as {kind}@20, over 1 item or more", name)
+    if kind not in _METRICS or not re.fullmatch(r"[1-9][0-9]{0,8}", length):
         raise ParameterError("metrics", f"such as ndcg@20, and one of {', '.join(NAMES)}", name)
-    return Metric(kind, int(places))
+    return Metric(kind, int(length))
 
 
 def within(names: Iterable[str], items: int) -> list[str]:
-    """Return the names of metrics, with at most as many places as there are items, each name once."""
+    """Return the distinct names of metrics, with k lowered to the number of items."""
     return list(dict.fromkeys(f"{each.kind}@{min(each.k, items)}" for each in map(parse, names)))
 
 
@@ -264,11 +295,23 @@ def _digits(number: float) -> int:
     return 1 if abs(number) >= 10 else 4
 
 
-def mean_of(values: Numbers) -> Mean:
-    """Return the mean of one number per user, with its standard error."""
+def mean_of(values: Numbers, user: npt.NDArray[np.int64] | None = None) -> Mean:
+    """Return the mean of numbers of users, with its standard error.
+
+    `user` has the index of the user of each number, where a user has several. The error is then that of
+    clusters: √(c/(c − 1)·Σ_u (Σ of the deviations of user u)²)/n, for n numbers of c users.
+    """
     if not len(values):
         raise DataError("cannot average over no users.")
-    return Mean(*mean_and_error(values))
+    if user is None:
+        return Mean(*mean_and_error(values))
+    mean = float(np.mean(values))
+    users, cluster = np.unique(user, return_inverse=True)
+    if len(users) < 2:
+        return Mean(mean, float("nan"))
+    deviations = np.bincount(cluster, values - mean)
+    scale = len(users) / (len(users) - 1)
+    return Mean(mean, float(np.sqrt(scale * (deviations**2).sum())) / len(values))
 
 
 class Paired(NamedTuple):
@@ -286,14 +329,15 @@ class Paired(NamedTuple):
         return f"{self.difference:+,.{digits}f} ± {self.error:,.{digits}f} (p {p})"
 
 
-def paired(values: Numbers, others: Numbers) -> Paired:
-    """Compare two models user by user with a paired t-test."""
+def paired(values: Numbers, others: Numbers, user: npt.NDArray[np.int64] | None = None) -> Paired:
+    """Compare two models user by user with a paired t-test; `user` is as for `mean_of`."""
     values, others = np.asarray(values, np.float64), np.asarray(others, np.float64)
     if len(values) != len(others):
         raise DataError(f"{len(values):,} users cannot be paired with {len(others):,}.")
-    difference, error = mean_of(values - others)
+    difference, error = mean_of(values - others, user)
+    users = len(values) if user is None else len(np.unique(user))
     if not error > 0:  # no difference, the same for all users, or a single user
         p = 1.0 if difference == 0 else 0.0
         return Paired(difference, error, float("nan") if np.isnan(error) else p)
     # Student's distribution without scipy.stats, which takes seconds to load.
-    return Paired(difference, error, float(2 * stdtr(len(values) - 1, -abs(difference / error))))
+    return Paired(difference, error, float(2 * stdtr(users - 1, -abs(difference / error))))

@@ -1,16 +1,15 @@
 """Evaluate one model on a split, or compare several: fit, rank, compute metrics."""
 
+import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec import figures
 from mrfrec.answers.people import People, people_of, timed_rows
 from mrfrec.answers.question import Question
 from mrfrec.answers.ranking import Eligible
@@ -22,31 +21,20 @@ from mrfrec.core.engine import Progress, part_of
 from mrfrec.core.rows import Rows
 from mrfrec.data.ids import Ids
 from mrfrec.errors import DataError, MemoryPlanError, MrfrecError, ParameterError
-from mrfrec.evaluation.metrics import (
-    DEFAULTS,
-    Lists,
-    Mean,
-    Metric,
-    Numbers,
-    Paired,
-    mean_of,
-    paired,
-    parse,
-    parse_all,
-    within,
-)
-from mrfrec.evaluation.questions import SEED, Questions, Split, check_type
+from mrfrec.evaluation.metrics import DEFAULTS, Lists, Metric, parse_all, within
+from mrfrec.evaluation.questions import SEED, Folds, Questions, Split, check_split, check_type
+from mrfrec.evaluation.results import Comparison, Evaluation, pooled
 from mrfrec.fitted.measured import as_parameter
 from mrfrec.models.mrf.weights import MRFWeights
 from mrfrec.models.parameters import call_of, runtime_of, unfitted
 from mrfrec.models.recommender import Recommender
-from mrfrec.shown import Tabular
+from mrfrec.models.registry import build
 
 _USERS_AT_ONCE = 4096
-_TRAINING = 0.8  # share of the time of an evaluation that the fit takes, about
+_TRAINING = 0.8  # rough share of the time of an evaluation that the fit takes
+_POPULAR = "most popular"
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+T = TypeVar("T")
 
 Ties = Literal["index", "popularity"]
 Rules = Mapping[str, Any] | None
@@ -55,157 +43,73 @@ RULES = tuple(name for name in Question.model_fields if name in _NAMES_OF_RULES)
 """The parameters of `recommend` with which models can be evaluated."""
 
 
-@dataclass(frozen=True, repr=False)
-class Evaluation(Tabular):
-    """The results of a model: one number per user and metric."""
-
-    model: str
-    parameters: dict[str, Any]
-    split: str
-    users: Ids
-    left_out: int  # users without a target
-    values: dict[Metric, Numbers]
-    seconds: dict[str, float]  # "training" and its stages, "ranking"
-    recommended: npt.NDArray[np.int64]  # how often each item is recommended
-    popularity: npt.NDArray[np.int64]  # training users of each item
-    facts: dict[str, Any]  # about the data and the model
-    situation: npt.NDArray[np.str_] | None = None  # "return" or "visit" for each user, see `at_time`
-
-    def mean(self, metric: "str | Metric", situation: str | None = None) -> Mean:
-        """Return the mean over users, with its standard error; over those in one situation if it is given."""
-        return mean_of(self.per_user(metric, situation))
-
-    @property
-    def situations(self) -> dict[str, int]:
-        """Number of users in each situation; none where all are in the same, or nobody knows."""
-        if self.situation is None:
-            return {}
-        names, counts = np.unique(self.situation, return_counts=True)
-        return dict(zip(names.tolist(), counts.tolist(), strict=True)) if len(names) > 1 else {}
-
-    def per_user(self, metric: "str | Metric", situation: str | None = None) -> Numbers:
-        """Return one number per user, of all or of those in one situation."""
-        values = self.values.get(parse(metric))
-        if values is None:
-            rule = f"among those evaluated: {', '.join(map(str, self.values))}"
-            raise ParameterError("metric", rule, metric)
-        if situation is None:
-            return values
-        if self.situation is None or situation not in self.situation:
-            known = () if self.situation is None else np.unique(self.situation).tolist()
-            rule = f"that of a user: {', '.join(known)}" if known else "None for a split without situations"
-            raise ParameterError("situation", rule, situation)
-        if parse(metric).is_overall:
-            raise ParameterError("metric", "one that each user has, not one for all of them", metric)
-        return np.asarray(values[self.situation == situation])
-
-    def __repr__(self) -> str:
-        means = ", ".join(f"{metric} {self.mean(metric)}" for metric in self.values)
-        return f"Evaluation({self.model}: {means}; {len(self.users):,} users)"
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Comparison(Tabular, Mapping[str, Evaluation]):
-    """The results of several models on the same users, by name; the first is the reference."""
-
-    evaluations: Sequence[Evaluation]
-    failures: Mapping[str, MrfrecError] = field(default_factory=dict)  # of models that were left out
-
-    def __post_init__(self) -> None:
-        for other in self.evaluations[1:]:
-            first = self.evaluations[0]
-            if other.users != first.users or [*other.values] != [*first.values]:
-                raise DataError(
-                    f"{first.model} and {other.model} were evaluated on other users or with other metrics. "
-                    "Evaluate both on the same split."
-                )
-        if len(self) > len({*self}):
-            raise ParameterError("evaluations", "of models with different names", [*self])
-
-    @property
-    def metrics(self) -> list[Metric]:
-        return list(self.evaluations[0].values)
-
-    def paired(
-        self,
-        model: str,
-        metric: "str | Metric",
-        against: str | None = None,
-        situation: str | None = None,
-    ) -> Paired:
-        """Compare a model with another, by default the first, user by user; all or those in one situation."""
-        other = self._named("against", against) if against is not None else self.evaluations[0]
-        one = self._named("model", model)
-        return paired(one.per_user(metric, situation), other.per_user(metric, situation))
-
-    def _named(self, parameter: str, model: str) -> Evaluation:
-        """Return the results of a model, or raise an error that suggests a name."""
-        if isinstance(model, str) and model in self:
-            return self[model]
-        near = get_close_matches(str(model), [*self], 1)
-        advice = f"Did you mean {near[0]!r}?" if near else ""
-        raise ParameterError(parameter, f"one of those compared: {', '.join(self)}", model, advice)
-
-    def plot(self, metric: "str | Metric | None" = None) -> "Figure":
-        """Draw the mean of each model with its standard error: of a metric, by default the first.
-
-        Returns a matplotlib `Figure`. Models may differ although their bars overlap: `paired` tells.
-        """
-        metric = self.metrics[0] if metric is None else parse(metric)
-        means = [evaluation.mean(metric) for evaluation in self.evaluations]
-        return figures.plot_points(self.evaluations[0].split, metric.title, [*self], means)
-
-    def __getitem__(self, model: str) -> Evaluation:
-        return {evaluation.model: evaluation for evaluation in self.evaluations}[model]
-
-    def __iter__(self) -> Iterator[str]:
-        return (evaluation.model for evaluation in self.evaluations)
-
-    def __len__(self) -> int:
-        return len(self.evaluations)
-
-
 def evaluate(
     model: Recommender,
-    split: Split,
+    split: Split | Folds,
     metrics: Iterable[str] | str = DEFAULTS,
     *,
     name: str | None = None,
     ties: Ties = "popularity",
     progress: "Progress | bool | None" = None,
-    reuse: dict[str, Any] | None = None,
     rules: Rules = None,
 ) -> Evaluation:
     """Fit a model on the training data of a split and evaluate it on the test users.
 
-    The model is not changed: a new one with its parameters is fitted.
+    The model is not changed: a new one with its parameters is fitted. The result also has the evaluation of
+    the most popular items on the same questions (`popular`), which its table shows in a second row.
 
     Parameters
     ----------
     split
-        Also says how much data there was before some was left out or held out. A warning tells if a fit to
-        all of it would be another kind of model (dense or sparse) than the one evaluated.
+        What `at_time` or another split returns; or several cuts in time, `at_time(data, folds=3)`. A warning
+        tells if a fit to all the data would be another kind of model (dense or sparse) than this one.
     ties
         Order of items with equal scores: "popularity", the more popular first, as in `recommend`; or "index",
         the lower column first, as in the published experiments.
-    reuse
-        A dict in which fits on the same data share intermediate results, as in `Recommender.fit`.
     rules
-        Of the question that is asked, such as {"at_most": {"brand": 2}, "variety": 0.3}: where, at_most,
-        boost, variety, allow, exclude or novelty, as in `Recommender.recommend`. Columns are those of the
-        table of items of the training data, see `Split.with_table`.
+        Rules of the question, such as {"at_most": {"brand": 2}, "variety": 0.3}: where, at_most, boost,
+        variety, allow, exclude or novelty, as in `Recommender.recommend`. Columns are those of the item table
+        of the training data, see `Split.with_table`.
 
     Notes
     -----
     Models trained in epochs use the validation users, if the split has any, to choose the best epoch.
     """
-    if not isinstance(model, Recommender):
-        raise ParameterError("model", "a model such as MRF()", model)
+    _check_model(model)
+    options: dict[str, Any] = {"ties": ties, "rules": rules}
     with showing(progress) as report:
-        return fit_and_evaluate(
-            unfitted(model), split, metrics, name=name, ties=ties, progress=report, reuse=reuse,
-            rules=rules,
-        )  # fmt: skip
+
+        def one(split: Split, part: Progress | None) -> Evaluation:
+            found = fit_and_evaluate(unfitted(model), split, metrics, name=name, progress=part, **options)
+            if type(model).__name__ == "Popularity":
+                return found
+            usual = {rule: x for rule, x in (rules or {}).items() if rule != "novelty"}
+            popular = fit_and_evaluate(
+                build("Popularity", {}), split, metrics, name=_POPULAR, ties=ties, rules=usual
+            )
+            return replace(found, popular=popular)
+
+        return pooled(_each(split, one, report)) if isinstance(split, Folds) else one(split, report)
+
+
+def _check_model(model: object, name: str = "model") -> None:
+    if inspect.isclass(model):
+        raise ParameterError(name, "a model, not its class", model, f"Write {model.__name__}().")
+    if not isinstance(model, Recommender):
+        raise ParameterError(name, "a model such as MRF()", model)
+
+
+def _each(
+    folds: Folds, evaluate_one: Callable[[Split, Progress | None], T], progress: Progress | None
+) -> list[T]:
+    """Evaluate at each cut in time; only one split is held at a time."""
+    total = len(folds)
+    return [
+        evaluate_one(
+            split, part_of(progress, number / total, (number + 1) / total, f"cut {number + 1} of {total}: ")
+        )
+        for number, split in enumerate(folds)
+    ]
 
 
 def fit_and_evaluate(
@@ -222,7 +126,7 @@ def fit_and_evaluate(
     """Do what `evaluate` does, but fit the model itself, with further `options` of its `fit`."""
     from mrfrec.models.compiling import warm_up  # loads numba
 
-    wanted = parse_all(metrics, check_type("split", split, Split).training.n_items)
+    wanted = parse_all(metrics, check_split(split).training.n_items)
     _question(rules, 1, ties)  # refuses bad rules before the fit
     _check_name(name)
     warn_of_another_plan(model, split)
@@ -315,7 +219,9 @@ def evaluate_fitted(
     with showing(progress) as report:
         k = max(metric.k for metric in wanted)
         ranked = rank(model, questions, k, ties=ties, progress=report, rules=rules)
-    lists = Lists(ranked, questions.targets, model.popularity_, partial(model.fitted_.data_for, "variety@k"))
+    fitted = model.fitted_
+    data = partial(fitted.data_for, "variety@k")
+    lists = Lists(ranked, questions.targets, model.popularity_, fitted.size.users, data)
     values = {metric: metric.per_user(lists) for metric in wanted}
     return Evaluation(
         model=name if name is not None else call_of(model),
@@ -329,7 +235,7 @@ def evaluate_fitted(
         popularity=model.popularity_,
         facts={
             **model.fitted_.size._asdict(), "kind": type(model).__name__, "test_users": len(questions),
-            "places": ranked.shape[1], "ties": ties,
+            "k": ranked.shape[1], "ties": ties,
             "plan": None if plan is None else str(plan.without_memory()),
             # What "auto" stood for, durations as they are given.
             "values": {name: as_parameter(name, x) for name, x in model.fitted_.learned.values.items()},
@@ -422,32 +328,35 @@ def _question(rules: Rules, k: int, ties: Ties) -> Question | None:
 
 def evaluate_rules(
     model: Recommender,
-    split: Split,
+    split: Split | Folds,
     rules: Mapping[str, Any],
     metrics: Iterable[str] | str = DEFAULTS,
     *,
     name: str | None = None,
     progress: "Progress | bool | None" = None,
-) -> "Comparison":
+) -> Comparison:
     """Fit a model once, and evaluate it without rules and with them: what do they cost, what do they bring?
 
-    `rules` and the other parameters are those of `evaluate`. The second of both is compared with the first
-    user by user.
+    `rules` and the other parameters are those of `evaluate`. The model with rules is compared with the model
+    without rules, user by user.
     """
-    if not isinstance(model, Recommender):
-        raise ParameterError("model", "a model such as MRF()", model)
+    _check_model(model)
     if _question(rules, 1, "popularity") is None:
         raise ParameterError("rules", f"given, some of {', '.join(RULES)}", rules)
     _check_name(name)
-    fitted = unfitted(model)
-    name = call_of(model) if name is None else name
-    wanted = [
-        str(metric) for metric in parse_all(metrics, check_type("split", split, Split).training.n_items)
-    ]
+    called = call_of(model) if name is None else name
+
+    def one(split: Split, report: Progress | None) -> tuple[Evaluation, Evaluation]:
+        fitted = unfitted(model)
+        wanted = [str(metric) for metric in parse_all(metrics, check_split(split).training.n_items)]
+        without = fit_and_evaluate(fitted, split, wanted, name=called, progress=report)
+        ruled = evaluate_fitted(fitted, split.test, wanted, name=f"{called}, with rules", rules=rules)
+        return without, replace(ruled, split=split.name)
+
     with showing(progress) as report:
-        without = fit_and_evaluate(fitted, split, wanted, name=name, progress=report)
-        found = evaluate_fitted(fitted, split.test, wanted, name=f"{name}, with rules", rules=rules)
-    return Comparison([without, replace(found, split=split.name)])
+        if isinstance(split, Folds):
+            return Comparison([pooled(both) for both in zip(*_each(split, one, report), strict=True)])
+        return Comparison(one(split, report))
 
 
 def evaluate_new_items(
@@ -466,9 +375,8 @@ def evaluate_new_items(
     New items are in no history that the model is fitted to or shown: wherever a test user has one, it is to
     be guessed. The metrics have no more places than there are new items.
     """
-    if not isinstance(model, Recommender):
-        raise ParameterError("model", "a model such as MRF()", model)
-    changed, of_new = check_type("split", split, Split).with_new_items(share, seed=seed)
+    _check_model(model)
+    changed, of_new = check_split(split).with_new_items(share, seed=seed)
     _check_name(name)
     fitted = unfitted(model)
     name = call_of(model) if name is None else name
@@ -485,30 +393,37 @@ def evaluate_new_items(
 
 def compare(
     models: "Mapping[str, Recommender] | Sequence[Recommender]",
-    split: Split,
+    split: Split | Folds,
     metrics: Iterable[str] | str = DEFAULTS,
     *,
     ties: Ties = "popularity",
     progress: "Progress | bool | None" = None,
     rules: Rules = None,
 ) -> Comparison:
-    """Evaluate several models on one split, for comparison user by user. The models are not changed.
+    """Evaluate several models on one split, or on several cuts in time, and compare them user by user.
 
-    All are asked with the same `rules`, those of `evaluate`.
+    The models are not changed: new ones with their parameters are fitted. All are asked with the same
+    `rules`, as in `evaluate`.
     """
-    check_type("split", split, Split)
+    if not isinstance(split, Folds):
+        check_split(split)
     if isinstance(models, str) or not isinstance(models, Iterable):
         raise ParameterError("models", "models in a list, or by name", models)
     for model in models.values() if isinstance(models, Mapping) else models:
-        if not isinstance(model, Recommender):
-            raise ParameterError("models", "models such as MRF()", model)
+        _check_model(model, "models")
     named = dict(models) if isinstance(models, Mapping) else {call_of(model): model for model in models}
     if len(named) < 2 or len(named) < len(models):
         raise ParameterError("models", "at least two, with different names", list(named))
     for model in named.values():
         model.check_ready()  # before any model is trained
     with showing(progress) as report:
-        return evaluate_each(named, split, metrics, ties=ties, progress=report, rules=rules)
+        if not isinstance(split, Folds):
+            return evaluate_each(named, split, metrics, ties=ties, progress=report, rules=rules)
+
+        def one(split: Split, part: Progress | None) -> Sequence[Evaluation]:
+            return evaluate_each(named, split, metrics, ties=ties, progress=part, rules=rules).evaluations
+
+        return Comparison([pooled(cuts) for cuts in zip(*_each(split, one, report), strict=True)])
 
 
 def evaluate_each(
@@ -522,10 +437,10 @@ def evaluate_each(
     tell: Callable[[Evaluation], None] = lambda _: None,
     rules: Rules = None,
 ) -> Comparison:
-    """Evaluate models one after the other; each is dropped before the next one is fitted.
+    """Evaluate models one after the other; a fitted model is dropped before the next one is fitted.
 
-    A model that raises an error of `skip` is left out. `tell` is called with each evaluation, as soon as it
-    is made.
+    A model that raises an error of `skip` is left out. `tell` is called with an evaluation as soon as it is
+    made.
     """
     wanted = [str(metric) for metric in parse_all(metrics, split.training.n_items)]
     found: list[Evaluation] = []
@@ -534,7 +449,8 @@ def evaluate_each(
     for number, (name, model) in enumerate(models.items(), 1):
         part = part_of(progress, (number - 1) / total, number / total, f"{number} of {total}, {name}: ")
         try:
-            made = evaluate(model, split, wanted, name=name, ties=ties, progress=part, rules=rules)
+            fresh = unfitted(model)
+            made = fit_and_evaluate(fresh, split, wanted, name=name, ties=ties, progress=part, rules=rules)
             found.append(made)
         except skip as error:
             failures[name] = error.with_traceback(None)  # the traceback would keep the fit's arrays alive

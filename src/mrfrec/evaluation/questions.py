@@ -1,12 +1,13 @@
 """A split of data: what to train on, and questions about test users.
 
-If the data has values, the training matrix and the shown items have them; targets are always 1. If it has
-times, these go with both. A hidden pair with a value below 0, a dislike, is no target.
+The training matrix and the shown items have the values and times of the data; targets are always 1. A hidden
+pair with a value below 0, a dislike, is no target.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +15,8 @@ import scipy.sparse as sp
 
 from mrfrec.checks import check_number, check_seed, counted
 from mrfrec.data.catalogue import DataSize
-from mrfrec.data.heldout import only_entries
-from mrfrec.data.ids import Ids
+from mrfrec.data.holdout import HoldOut, Mask, hold_out, only_entries
+from mrfrec.data.ids import Ids, Indices
 from mrfrec.data.interactions import Interactions
 from mrfrec.data.item_table import ItemFeatures, ItemTable
 from mrfrec.data.times import as_datetimes
@@ -160,17 +161,18 @@ class Split:
             return replace(
                 self.inner(), inner=None, whole=self.whole, name=f"the training data of: {self.name}"
             )
-        X = self.training.matrix
+        data, X = self.training, self.training.matrix
         random = np.random.default_rng(SEED)
         hide = np.zeros(X.nnz, np.bool_)
         for start, stop in zip(X.indptr[:-1], X.indptr[1:], strict=True):
             if stop - start >= 2:
                 count = max(int(_HIDDEN * (stop - start)), 1)
                 hide[start + random.choice(stop - start, count, replace=False)] = True
+        held = hold_out(X, ~hide, hide, np.ones(data.n_items, np.bool_))
         nothing = "there is nothing to tune on: no training user has two items."
-        questions = hidden_questions(self.training.users, X, hide, nothing, self.training.times)
+        questions = ask(data.users, X, data.times, held, np.arange(data.n_users), nothing=nothing)
         name = f"{_HIDDEN:.0%} of the training data hidden; {self.name}"
-        return Split(_only_pairs(self.training, ~hide), questions, None, name, whole=self.whole)
+        return Split(_only_pairs(data, ~hide), questions, None, name, whole=self.whole)
 
     def with_features(self, features: ItemFeatures) -> "Split":
         """Return the split with features of the items; items that nobody has used come last."""
@@ -224,6 +226,37 @@ class Split:
         return split, replace(of_new, items=training.items, candidates=new)
 
 
+@dataclass(frozen=True)
+class Folds(Sequence[Split]):
+    """Splits at several cuts in time, the earliest first.
+
+    A split is made when it is asked for, so that no more than one is held at a time.
+    """
+
+    name: str
+    makers: tuple[Callable[[], Split], ...] = field(repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.makers)
+
+    @overload
+    def __getitem__(self, index: int) -> Split: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Folds": ...
+    def __getitem__(self, index: int | slice) -> "Split | Folds":
+        if isinstance(index, slice):
+            return replace(self, makers=self.makers[index])
+        return self.makers[index]()
+
+    def changed(self, change: Callable[[Split], Split]) -> "Folds":
+        """Return the folds with a change of each split, such as `lambda split: split.with_table(table)`."""
+
+        def changed(make: Callable[[], Split]) -> Split:
+            return change(make())
+
+        return replace(self, makers=tuple(partial(changed, make) for make in self.makers))
+
+
 def coming_back(count: int) -> str:
     """Return a number of users who were there before the cut, in words."""
     return f"{counted(count, 'user')} who {'comes' if count == 1 else 'come'} back"
@@ -258,12 +291,19 @@ def popularity_differs(tuned: Split, final: Split) -> str | None:
     return None
 
 
-def check_type(name: str, value: object, kind: type[T]) -> T:
+def check_type(name: str, value: object, kind: type[T], advice: str = "") -> T:
     """Return a value if it is of this type."""
     if not isinstance(value, kind):
-        advice = " Make one: evaluation.strong_generalisation(data)." if kind is Split else ""
         raise DataError(f"{name} must be {kind.__name__}; got {type(value).__name__}.{advice}")
     return value
+
+
+def check_split(split: object) -> Split:
+    """Return a split; refuse anything else, and say how to make one of it."""
+    if isinstance(split, Folds):
+        raise DataError("split must be Split; got several cuts in time. Give one of them: split[-1].")
+    of_table = " Make one of the data: evaluation.at_time(data), or evaluation.strong_generalisation(data)"
+    return check_type("split", split, Split, f"{of_table} without times.")
 
 
 def with_targets(questions: Questions, nothing: str = "") -> Questions:
@@ -279,19 +319,65 @@ def with_targets(questions: Questions, nothing: str = "") -> Questions:
     return replace(questions.only(has_target), left_out=left_out)
 
 
-def hidden_questions(
-    users: Ids, X: sp.csr_array, hide: npt.NDArray[np.bool_], nothing: str, times: Times | None
+def ask(
+    users: Ids,
+    X: sp.csr_array,
+    times: Times | None,
+    held: HoldOut,
+    among: Indices,
+    items: Indices | None = None,
+    nothing: str = "",
 ) -> Questions:
-    """Ask for some of the entries of a matrix, and show the others; raise `nothing` if none is hidden."""
-    shown, targets = only_entries(X, ~hide), ones(only_entries(X, hide))
-    shown_times = None if times is None else times[~hide]
-    return with_targets(Questions(users, shown, targets, shown_times=shown_times), nothing)
+    """Ask some users what a hold-out hides of their rows in X; count the users without a question.
+
+    Parameters
+    ----------
+    users, X, times
+        The ids of all rows, the matrix that was divided, and the time of each of its entries, if known.
+    among
+        Rows of the users who may be asked.
+    items
+        Columns of the questions; by default all.
+    nothing
+        Message of the error if nobody can be asked.
+    """
+    rows = held.users[np.isin(held.users, among)]
+    if not len(rows):
+        raise DataError(
+            nothing or f"none of {len(among):,} test users has a target: there is nothing to guess."
+        )
+
+    def part(X: sp.csr_array, entries: Mask) -> sp.csr_array:
+        chosen = only_entries(X, entries)[rows]
+        return chosen if items is None else chosen[:, items]
+
+    return Questions(
+        users.subset(rows),
+        part(X, held.shown),
+        ones(part(X, held.hidden)),
+        left_out=len(among) - len(rows),
+        shown_times=None if times is None else times[part(numbered(X), held.shown).data],
+    )
+
+
+def numbered(X: sp.csr_array) -> sp.csr_array:
+    """Return a matrix of the indices of its stored entries, to see where they go when it is indexed."""
+    return sp.csr_array((np.arange(X.nnz), X.indices, X.indptr), shape=X.shape)
 
 
 def ones(X: sp.csr_array) -> sp.csr_array:
     """Return ones in place of the values above 0, to be guessed: nobody asks for dislikes."""
     X = X if (X.data > 0).all() else only_entries(X, X.data > 0)
     return sp.csr_array((np.ones(X.nnz, np.float32), X.indices, X.indptr), shape=X.shape)
+
+
+def over_columns(X: sp.csr_array, column: Indices, count: int) -> sp.csr_array:
+    """Return a matrix with `count` columns, where each column of X has the index in `column`; −1 drops it."""
+    pairs = X.tocoo()
+    moved = column[pairs.coords[1]]
+    keep = moved >= 0
+    where = pairs.coords[0][keep], moved[keep]
+    return sp.coo_array((pairs.data[keep], where), shape=(X.shape[0], count)).tocsr()
 
 
 def widened(X: sp.csr_array, columns: int) -> sp.csr_array:

@@ -1,38 +1,55 @@
-"""Split data into a training matrix and questions: items that test users show, and items to be guessed.
+"""Split data into what to train on, and questions: items that test users show, and items to be guessed.
 
 Strong generalisation follows Liang et al. (2018) step by step, so that its splits are the published ones: the
-order in which users are drawn and the legacy random numbers matter. The order of rows means nothing: pairs
-are taken in ascending order of users and items, as the published tables are sorted.
+order in which users are drawn, and numpy's legacy random numbers, matter. The order of rows means nothing:
+pairs are taken in ascending order of users and items, as the published tables are sorted.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from itertools import pairwise
+from operator import sub
+from typing import overload
 
 import numpy as np
-import numpy.typing as npt
-import scipy.sparse as sp
 
-from mrfrec.checks import check_count, check_flag, check_number, check_seed
-from mrfrec.data.heldout import FEWEST, by_lowest_hash, hashed, hidden_entries, only_entries
-from mrfrec.data.ids import Ids, Indices
+from mrfrec.checks import check_count, check_flag, check_number, check_seed, in_words
+from mrfrec.data.holdout import (
+    FEWEST,
+    HoldOut,
+    Mask,
+    has_items,
+    hashed,
+    hashed_pairs,
+    hidden_after,
+    hidden_by_hash,
+    hold_out,
+    only_entries,
+    owners,
+)
+from mrfrec.data.ids import Indices
 from mrfrec.data.interactions import Interactions, keep_pairs
+from mrfrec.data.reading_options import Moment, moment
 from mrfrec.data.times import as_datetimes
-from mrfrec.errors import DataError
+from mrfrec.errors import DataError, ParameterError
 from mrfrec.evaluation.questions import (
     SEED,
+    Folds,
     Questions,
     Split,
-    hidden_questions,
+    Times,
+    ask,
+    numbered,
     ones,
+    over_columns,
     widened,
     with_targets,
 )
 from mrfrec.io.tables import as_interactions
 
-Mask = npt.NDArray[np.bool_]
-
+SHARE = 0.1  # of the events, the latest, that come after the cut
+_MOST_FOLDS = 10
 _MOST_HELDOUT = 10_000  # users, by default
 LEAVE_ONE = "--split leave-out --leave 1 --min-items 2"  # works with fewer items per user
 
@@ -67,35 +84,24 @@ def strong_generalisation(
     every = as_interactions(data)
     data, without = _untimed(every.filtered(min_users=min_users, min_items=min_items))
     heldout = max(min(data.n_users // 10, _MOST_HELDOUT), 1) if heldout is None else heldout
-    parts = strong_parts(data, heldout, hidden=hidden, seed=seed)
-    training = part_of(data, parts.training)
-    items = np.flatnonzero(np.bincount(data.matrix.indices[parts.training], minlength=data.n_items))
+    drawn, held = strong_parts(data, heldout, hidden=hidden, seed=seed)
     questions = []
-    for name, users, shown, targets in (
-        ("validation", parts.users[-2 * heldout : -heldout], *parts.validation),
-        ("test", parts.users[-heldout:], *parts.test),
-    ):
+    for name, users in (("validation", drawn[-2 * heldout : -heldout]), ("test", drawn[-heldout:])):
         nothing = (
             f"there is nothing to ask the {heldout:,} {name} users: none of those with {FEWEST} items "
             "or more has one to be guessed. Raise heldout or hidden, or hide one item of each user instead: "
             f"leave_out(data), {LEAVE_ONE} at the command line."
         )
-        questions.append(with_targets(questions_of(data, np.sort(users), items, shown, targets), nothing))
+        questions.append(_asked(data, held, users, nothing))
     name = f"strong generalisation, {heldout:,} + {heldout:,} users held out{without}"
+    training = part_of(data, held.training)
     return Split(training, validation=questions[0], test=questions[1], name=name, whole=every.size)
 
 
-class StrongParts(NamedTuple):
-    """The pairs of each part, as masks over the stored entries of the matrix."""
-
-    users: Indices  # all of them, in the order in which they were drawn
-    training: Mask
-    validation: tuple[Mask, Mask]  # what is shown, and what is to be guessed
-    test: tuple[Mask, Mask]
-
-
-def strong_parts(data: Interactions, heldout: int, *, hidden: float = 0.2, seed: int = SEED) -> StrongParts:
-    """Divide the pairs by strong generalisation."""
+def strong_parts(
+    data: Interactions, heldout: int, *, hidden: float = 0.2, seed: int = SEED
+) -> tuple[Indices, HoldOut]:
+    """Return the users in the order in which they are drawn, and what strong generalisation holds out."""
     heldout = check_count("heldout", heldout)
     seed = check_seed(seed)
     hidden = check_number("hidden", hidden, "above 0 and below 1", lambda x: 0 < x < 1)
@@ -111,19 +117,14 @@ def strong_parts(data: Interactions, heldout: int, *, hidden: float = 0.2, seed:
     part_of_user[drawn[-2 * heldout : -heldout]] = 1
     part_of_user[drawn[-heldout:]] = 2
     part = part_of_user[user]
-    training = part == 0
-    known = np.zeros(data.n_items, np.bool_)
-    known[item[training]] = True
-    asked = []
+    is_known = has_items(data.matrix, part == 0)[item]
+    hide = np.zeros(len(data), np.bool_)
     for number in (1, 2):
-        kept = (part == number) & known[item]
-        random = np.random.RandomState(seed)  # anew for each set of users
-        hide = np.zeros(len(data), np.bool_)
-        for group in _by_user(user, np.flatnonzero(kept)):
+        random = np.random.RandomState(seed)  # The published code draws anew for each set of users.
+        for group in _by_user(user, np.flatnonzero((part == number) & is_known)):
             if len(group) >= FEWEST:
                 hide[group[random.choice(len(group), size=int(hidden * len(group)), replace=False)]] = True
-        asked.append((kept & ~hide, hide))
-    return StrongParts(drawn, training, *asked)
+    return drawn, hold_out(data.matrix, part == 0, hide)
 
 
 def _untimed(data: Interactions) -> tuple[Interactions, str]:
@@ -135,15 +136,10 @@ def _untimed(data: Interactions) -> tuple[Interactions, str]:
     return bare, "; times left out"
 
 
-def owners(X: sp.csr_array) -> Indices:
-    """Return the row of each stored entry."""
-    return np.repeat(np.arange(X.shape[0], dtype=np.int32), np.diff(X.indptr))
-
-
-def _by_user(user: Indices, places: Indices) -> list[Indices]:
-    """Divide places in ascending order by the user of each."""
-    borders = np.flatnonzero(np.diff(user[places])) + 1
-    return [group for group in np.split(places, borders) if len(group)]
+def _by_user(user: Indices, entries: Indices) -> list[Indices]:
+    """Divide ascending indices of entries by user."""
+    borders = np.flatnonzero(np.diff(user[entries])) + 1
+    return [group for group in np.split(entries, borders) if len(group)]
 
 
 def leave_out(data: object, k: int = 1, *, seed: int = SEED) -> Split:
@@ -169,7 +165,7 @@ def hide_last(
     `again` makes the same kind of split of other data, to tune on.
     """
     k = check_count("k", k)
-    user, item = owners(data.matrix), data.matrix.indices
+    user = owners(data.matrix)
     hide = np.zeros(len(data), np.bool_)
     for group in _by_user(user, np.arange(len(data))):
         if len(group) > k:
@@ -177,10 +173,152 @@ def hide_last(
     if not hide.any():
         raise DataError(f"no user has more than k={k} items: nothing can be left out. Leave out fewer.")
     training = part_of(data, ~hide)
-    items = np.unique(item[~hide])
-    questions = questions_of(data, np.unique(user), items, ~hide, hide)
-    inner = partial(again, training)
-    return Split(training, with_targets(questions), None, name, inner, data.size)
+    questions = _asked(data, hold_out(data.matrix, ~hide, hide), np.unique(user))
+    return Split(training, questions, None, name, partial(again, training), data.size)
+
+
+@overload
+def at_time(data: object, at: Moment | float = SHARE, *, folds: None = None) -> Split: ...
+@overload
+def at_time(data: object, at: Moment | float = SHARE, *, folds: int) -> Folds: ...
+def at_time(data: object, at: Moment | float = SHARE, *, folds: int | None = None) -> Split | Folds:
+    """Train on what came before a cut in time, and ask about what came after it.
+
+    Users who come back ("return" in `Questions.situation`) show what they had before the cut, and their
+    targets are all items that they took since then. New users are asked in the middle of their visit
+    ("visit"): they show what they did at the first half of their times, rounded down, and their targets are
+    the rest. Events of one time are never divided. Items that nobody had before the cut are neither shown nor
+    asked for; they are counted. Users without a target, or who show nothing, are left out and counted, as are
+    new users whose events all have one time. A pair counts once, at the time of its last event: what a user
+    took before the cut and again after it is hidden.
+
+    Parameters
+    ----------
+    data
+        As for `strong_generalisation`, with times.
+    at
+        The cut: events at this time or later are not trained on. "2026-11-16", "2026-11-16T10:30:00", or a
+        `datetime`; UTC if it names no zone. Or the share of the events that come after it, above 0 and
+        below 1, 0.1 for the last tenth; the nearest to it where many events have one time.
+    folds
+        Number of cuts, from 2 to 10, for a result that depends less on one period. The last cut is at `at`.
+        An earlier cut asks about what came until the next one: the same share of the events, or the same span
+        of time. Nothing later is used. Returns `Folds`, which `evaluate` and `compare` take in place of a
+        split.
+
+    Notes
+    -----
+    For tuning, the training data is split in the same way, with the same share of its events after the cut.
+    """
+    data = _timed(data)
+    times = data.times
+    assert times is not None
+    cut = _cut(times, at)
+    if folds is None:
+        return _split_at(data, cut, at if isinstance(at, float) else None)
+    count = check_count("folds", folds)
+    if not 2 <= count <= _MOST_FOLDS:
+        raise ParameterError("folds", f"from 2 to {_MOST_FOLDS}", folds)
+    last = int(times.max())
+    if isinstance(at, int | float):
+        shares = [(number + 1) * at for number in range(count)]
+        cuts = [_cut(times, share) for share in shares if share < 1]
+    else:
+        cuts = [cut - number * (last + 1 - cut) for number in range(count)]
+    if len(cuts) < count or cuts[-1] <= times.min() or min(map(sub, cuts, cuts[1:])) <= 0:
+        advice = "Ask about less at every cut (at), or at fewer."
+        raise ParameterError("folds", "fewer: the data does not reach back that far", folds, advice)
+    ends = [last + 1, *cuts[:-1]]
+    made = [partial(_fold, data, *both) for both in zip(cuts, ends, strict=True)]
+    name = f"{count} cuts: {in_words([_text(each) for each in reversed(cuts)])}"
+    return Folds(name, tuple(reversed(made)))
+
+
+def _fold(data: Interactions, cut: int, end: int) -> Split:
+    """Split at a cut in time, as if nothing had happened from the end on."""
+    times = data.times
+    assert times is not None
+    if end > times.max():
+        return _split_at(data, cut, None)
+    return replace(_split_at(part_of(data, times < end), cut, None), whole=None)
+
+
+def _split_at(data: Interactions, cut: int, share: float | None) -> Split:
+    """Split at a cut in time; for tuning, `share` of the events come after the cut, by default as here."""
+    times, X = data.times, data.matrix
+    assert times is not None
+    after = times >= cut
+    share = float(after.mean()) if share is None else share
+    hide, was_there = hidden_after(X, times, cut, odd_hidden=True)
+    held = hold_out(X, ~after, hide)
+    nothing = (
+        f"there is nothing to ask about after {_text(cut)}: nobody took an item since then that others had "
+        "before, and had shown one. Choose another cut (at)."
+    )
+    asked = _asked(data, held, np.unique(owners(X)[after]), nothing)
+    is_new = ~has_items(X, ~after)[X.indices]
+    asked = replace(
+        asked,
+        situation=np.where(was_there[held.users], "return", "visit"),
+        new_items=len(np.unique(X.indices[is_new])),
+        new_targets=int((hide & is_new).sum()),
+    )
+    training = part_of(data, ~after)
+    return Split(training, asked, None, f"cut at {_text(cut)}", partial(at_time, training, share), data.size)
+
+
+def _cut(times: Times, at: "Moment | float") -> int:
+    """Return the time of the cut; raise if nothing came before it, or nothing after."""
+    if isinstance(at, int | float):
+        share = check_number("at", at, "a date, a time, or above 0 and below 1", lambda x: 0 < x < 1)
+        distinct, counts = np.unique(times, return_counts=True)
+        after = len(times) - np.cumsum(counts)[:-1]  # number of events from each time on, but the first
+        return int(distinct[1:][np.argmin(abs(after - share * len(times)))])
+    cut = moment("at", at)
+    if not times.min() < cut <= times.max():
+        rule = f"after {_text(int(times.min()))} and no later than {_text(int(times.max()))}, the last event"
+        raise ParameterError("at", rule, at)
+    return cut
+
+
+def _text(time: int) -> str:
+    """Return a time to the minute, or more exactly where it is not whole."""
+    text = str(np.datetime64(time, "us")).replace("T", " ").removesuffix(".000000")
+    return text[:16] if text[16:] == ":00" else text
+
+
+def last(data: object, k: int = 1) -> Split:
+    """Hide the k latest items of every user with more than k; of equal times, those with the largest hashes.
+
+    The hash is that of user and item: where many events of a user share one time, chance decides which of
+    them is hidden, the same on every day and in every order of the rows. Several events of one pair count
+    once, at the time of the last. What others did later is in the training data, as in the papers that use
+    this split.
+
+    `data` is taken as by `strong_generalisation`, and needs times.
+    """
+    timed = _timed(data)
+    times = timed.times
+    assert times is not None
+    every = (hashed(ids, np.arange(len(ids))) for ids in (timed.users, timed.items))
+    ties = hashed_pairs(timed.matrix, *every)
+
+    def by_age(group: Indices) -> Indices:
+        return group[np.lexsort((ties[group], times[group]))]
+
+    return hide_last(timed, k, by_age, f"the last {k} of each user", partial(last, k=k))
+
+
+def _timed(data: object) -> Interactions:
+    """Return data with times; raise if it has none."""
+    timed = as_interactions(data)
+    if timed.times is None:
+        same = timed.origin is not None and timed.origin.times is not None
+        raise DataError(
+            f"a split by time needs times, and {'all are the same' if same else 'there are none'}. Name "
+            "their column when reading: read_interactions(…, time=…)."
+        )
+    return timed
 
 
 def by_hash(
@@ -213,34 +351,38 @@ def by_hash(
     most = check_count("most", most)
     X = data.matrix
     names = ("test", "validation") if check_flag("validation", validation) else ("test",)
-    lengths = np.diff(X.indptr)
-    parts = by_lowest_hash(data.users, lengths, heldout, most, len(names))
-    trains = np.ones(data.n_users, np.bool_)
-    trains[np.concatenate(parts)] = False
-    trained = np.repeat(trains, lengths)
+    candidates = np.flatnonzero(np.diff(X.indptr) >= FEWEST)
+    hashes = hashed(data.users, candidates)
+    order = np.argsort(hashes)
+    ends = np.searchsorted(hashes[order], np.arange(len(names) + 1) * heldout * 2.0**64)
+    parts = [np.sort(candidates[order[slice(*both)]][:most]) for both in pairwise(ends.tolist())]
+    is_held = np.zeros(data.n_users, np.bool_)
+    is_held[np.concatenate(parts)] = True
+    user = owners(X)
+    training = ~is_held[user]
     for name, part in zip(names, parts, strict=True):
-        if not len(part) or not trained.any():
+        if not len(part) or not training.any():
             raise DataError(
                 f"{len(part):,} {name} users can be held out of {data.n_users:,}, of whom "
-                f"{(lengths >= FEWEST).sum():,} have {FEWEST} items or more. Hold out another share "
+                f"{len(candidates):,} have {FEWEST} items or more. Hold out another share "
                 "(heldout), or wait for more data."
             )
-    times = data.times
-    training = part_of(data, trained)
-    items = np.flatnonzero(np.bincount(X.indices[trained], minlength=data.n_items))
-    of_items = hashed(data.items, items)
-    questions = []
+    known = has_items(X, training)[X.indices]
+    can = only_entries(X, known & ~training)
+    lengths = np.diff(can.indptr)
+    count = np.where(lengths >= FEWEST, (hidden * lengths).astype(np.int64), 0)
+    of_user, of_item = np.zeros(data.n_users, np.uint64), np.zeros(data.n_items, np.uint64)
+    of_user[is_held] = hashed(data.users, np.flatnonzero(is_held))
+    used = np.unique(can.indices)
+    of_item[used] = hashed(data.items, used)
+    hide = np.zeros(X.nnz, np.bool_)
+    hide[known & ~training] = hidden_by_hash(can, of_user, of_item, count)
+    held = hold_out(X, training, hide)
     nothing = "there is nothing to ask the held-out users: raise hidden, or hold out more of them (heldout)."
-    entries = None if times is None else _numbered(X)
-    for part in parts:  # hide the items whose hashes with the user are lowest
-        shown = X[part][:, items]
-        of_shown = None if times is None or entries is None else times[entries[part][:, items].data]
-        lengths = np.diff(shown.indptr)
-        count = np.where(lengths >= FEWEST, (hidden * lengths).astype(np.int64), 0)
-        hide = hidden_entries(shown, hashed(data.users, part), of_items, count)
-        questions.append(hidden_questions(data.users.subset(part), shown, hide, nothing, of_shown))
+    questions = [_asked(data, held, part, nothing) for part in parts]
     name = f"{' + '.join(f'{len(part):,}' for part in parts)} users held out by hash"
-    return Split(training, questions[0], questions[1] if validation else None, name, whole=data.size)
+    asked = questions[1] if validation else None
+    return Split(part_of(data, training), questions[0], asked, name, whole=data.size)
 
 
 def given(training: object, targets: object, shown: object = None) -> Split:
@@ -271,19 +413,21 @@ def given(training: object, targets: object, shown: object = None) -> Split:
                 f"{shown.users[int(known[0])]!r}: a model would be asked what it was told. Take them out of "
                 "the training data, or give no shown."
             )
-    place = tested.users.find(list(targets.users), "user")
-    history = _over(training.items, tested, tested.matrix)[place]
+    row = tested.users.find(list(targets.users), "user")
+    m = training.n_items
+    of_tested, of_targets = (training.items.find(list(data.items), "item") for data in (tested, targets))
+    history = over_columns(tested.matrix, of_tested, m)[row]
     shown_times = None
     if tested.times is not None:
-        shown_times = tested.times[_over(training.items, tested, _numbered(tested.matrix))[place].data]
-    empty = np.flatnonzero((place < 0) | (np.diff(history.indptr) == 0))
+        shown_times = tested.times[over_columns(numbered(tested.matrix), of_tested, m)[row].data]
+    empty = np.flatnonzero((row < 0) | (np.diff(history.indptr) == 0))
     if len(empty):
         raise DataError(
-            f"{len(empty):,} of {len(place):,} test users show no item of the training data, the first "
+            f"{len(empty):,} of {len(row):,} test users show no item of the training data, the first "
             f"{targets.users[int(empty[0])]!r}: there is nothing to ask from. Drop them, or give what they "
             "are shown (shown)."
         )
-    wanted = ones(_over(training.items, targets, targets.matrix))
+    wanted = ones(over_columns(targets.matrix, of_targets, m))
     twice = history.multiply(wanted).tocoo()
     if twice.nnz:
         user, item = (int(where[0]) for where in twice.coords)
@@ -312,21 +456,6 @@ def _with_items(training: Interactions, targets: Interactions) -> Interactions:
     return whole.replace(library=training.library)
 
 
-def _numbered(X: sp.csr_array) -> sp.csr_array:
-    """Return a matrix of the places of its stored entries, to see where they go when it is indexed."""
-    return sp.csr_array((np.arange(X.nnz), X.indices, X.indptr), shape=X.shape)
-
-
-def _over(items: Ids, data: Interactions, X: sp.csr_array) -> sp.csr_array:
-    """Return a matrix over the data with these items as columns; other items are dropped."""
-    pairs = X.tocoo()
-    column = items.find(list(data.items), "item")[pairs.coords[1]]
-    keep = column >= 0
-    return sp.coo_array(
-        (pairs.data[keep], (pairs.coords[0][keep], column[keep])), shape=(data.n_users, len(items))
-    ).tocsr()
-
-
 def part_of(data: Interactions, keep: Mask) -> Interactions:
     """Return some of the pairs as training data, with the users and items that have one."""
     times = data.times
@@ -341,14 +470,7 @@ def part_of(data: Interactions, keep: Mask) -> Interactions:
     )
 
 
-def questions_of(data: Interactions, users: Indices, items: Indices, shown: Mask, targets: Mask) -> Questions:
-    """Ask these users about some of their pairs, and show others, over these items."""
-    of_shown = None
-    if data.times is not None:
-        of_shown = data.times[only_entries(_numbered(data.matrix), shown)[users][:, items].data]
-    return Questions(
-        data.users.subset(users),
-        only_entries(data.matrix, shown)[users][:, items],
-        ones(only_entries(data.matrix, targets)[users][:, items]),
-        shown_times=of_shown,
-    )
+def _asked(data: Interactions, held: HoldOut, among: Indices, nothing: str = "") -> Questions:
+    """Ask some users about the items of the training data."""
+    items = np.flatnonzero(has_items(data.matrix, held.training))
+    return ask(data.users, data.matrix, data.times, held, among, items, nothing)

@@ -11,7 +11,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,19 +19,20 @@ import numpy as np
 
 from mrfrec import __version__, figures
 from mrfrec.bars import showing
-from mrfrec.checks import check_count, check_seed, missing_extra, warn
+from mrfrec.checks import check_count, check_seed, counted, missing_extra, warn
 from mrfrec.core.engine import Progress, part_of
 from mrfrec.data.reading_options import duration, rounded_duration
 from mrfrec.errors import MemoryPlanError, NumericalError, ParameterError
-from mrfrec.evaluation.metrics import DEFAULTS, Metric, Paired, paired, parse_all, within
-from mrfrec.evaluation.protocol import Evaluation, evaluate, warn_of_another_plan
-from mrfrec.evaluation.questions import Questions, Split, check_type, popularity_differs
+from mrfrec.evaluation.metrics import DEFAULTS, Mean, Metric, Paired, paired, parse_all, within
+from mrfrec.evaluation.protocol import fit_and_evaluate, warn_of_another_plan
+from mrfrec.evaluation.questions import Questions, Split, check_split, popularity_differs
+from mrfrec.evaluation.results import Evaluation, parameters_text
 from mrfrec.fitted.measured import DURATIONS, as_parameter
 from mrfrec.io.atomic import expanded, writing
 from mrfrec.models.parameters import unfitted
 from mrfrec.models.recommender import Range, Recommender
 from mrfrec.models.registry import build, kind_of, model_class
-from mrfrec.shown import Tabular
+from mrfrec.shown import Report, Section, Tabular, number_or_none, parameter_text, report_of, seconds_text
 
 if TYPE_CHECKING:
     import optuna
@@ -169,7 +170,7 @@ def tune(
     varied = checked_space(kind, own, space)
     trials = check_count("trials", trials)
     seed = check_seed(seed)
-    tuned = check_type("split", split, Split).for_tuning()
+    tuned = check_split(split).for_tuning()
     try:
         wanted = within(DEFAULTS[:1], tuned.training.n_items) if metric is None else [metric]
         (to_maximise,) = parse_all(wanted, tuned.training.n_items)
@@ -292,7 +293,8 @@ class _Tuner:
 
     def _tried(self, model: Recommender, progress: Progress | None) -> tuple[dict[str, Any], float]:
         """Return what to note of a trial, and its value."""
-        found = evaluate(model, self._split, [str(self._metric)], reuse=self._reuse, progress=progress)
+        metrics = [str(self._metric)]
+        found = fit_and_evaluate(unfitted(model), self._split, metrics, reuse=self._reuse, progress=progress)
         mean, values = found.mean(self._metric), found.per_user(self._metric)
         usual = model.defaults()
         parameters = {
@@ -407,3 +409,51 @@ def _fingerprint(questions: Questions) -> str:
     if questions.shown_times is not None:
         digest.update(questions.shown_times.tobytes())
     return digest.hexdigest()
+
+
+@report_of.register
+def of_tuning(tuning: Tuning, most: int = 10) -> Report:
+    """Report the best trials, the best first, and by how much they are better than the first one."""
+    first = tuning.trials[0]
+    names = list(dict.fromkeys(name for trial in tuning.trials for name in trial.parameters))
+    names = [name for name in names if name != "measure"]  # no trial measures, but the first
+    ranked = sorted((t for t in tuning.trials if t.value is not None), key=lambda t: -(t.value or 0.0))
+    failed = [trial for trial in tuning.trials if trial.value is None]
+    shown = ranked[:most] + ([] if first in ranked[:most] else [first])
+    rows = [
+        [
+            *(parameter_text(name, trial.parameters.get(name, "")) for name in names),
+            str(Mean(trial.value or 0.0, float("nan") if trial.error is None else trial.error)),
+            "start" if trial.gain is None else str(trial.gain),
+            seconds_text(trial.seconds),
+        ]
+        for trial in shown
+    ]
+    about = [
+        f"split: {tuning.split}",
+        f"{tuning.model}: {counted(len(tuning.trials), 'point')} tried"
+        + (f", of which {len(failed):,} could not be fitted" if failed else ""),
+    ]
+    data = {
+        "model": tuning.model, "metric": str(tuning.metric), "split": tuning.split,
+        "best": tuning.complete(tuning.best), "start": tuning.complete(first),
+        "trials": [{**asdict(trial), "parameters": tuning.complete(trial)} for trial in tuning.trials],
+    }  # fmt: skip
+    columns = [*names, f"{tuning.metric.title} (validation)", "over the start", "training"]
+    notes = [
+        f"Not fitted: {parameters_text(trial.parameters, tuning.model)}: {trial.failure}"
+        for trial in failed[:3]
+    ]
+    if tuning.best.plan:
+        notes.insert(0, f"The best of {counted(len(tuning.trials), 'point')} tried: {tuning.best.plan}")
+    records = [
+        {
+            **{name: trial.parameters.get(name) for name in names},
+            str(tuning.metric): trial.value, "error": trial.error,
+            "gain": None if trial.gain is None else trial.gain.difference,
+            "gain_error": None if trial.gain is None else number_or_none(trial.gain.error),
+            "seconds": trial.seconds, "failure": trial.failure,
+        }
+        for trial in tuning.trials
+    ]  # fmt: skip
+    return Report(about, [Section(columns, rows)], data, notes, records, tuning.library)

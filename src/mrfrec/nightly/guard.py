@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,13 @@ from mrfrec.answers.recommending import PreparedQuestion
 from mrfrec.answers.tables import recommended_rows, rows_of
 from mrfrec.checks import shortened
 from mrfrec.data.catalogue import name_with_id
-from mrfrec.data.heldout import hashed
+from mrfrec.data.holdout import hashed, hidden_after, hold_out, owners
 from mrfrec.data.ids import Ids
 from mrfrec.data.interactions import Interactions
-from mrfrec.data.times import Times
 from mrfrec.errors import MrfrecError
 from mrfrec.evaluation.metrics import Mean
 from mrfrec.evaluation.protocol import evaluate_fitted
-from mrfrec.evaluation.questions import Questions
+from mrfrec.evaluation.questions import ask, numbered, over_columns
 from mrfrec.models.parameters import runtime_of
 from mrfrec.models.recommender import Recommender
 from mrfrec.nightly.job import Guard
@@ -164,60 +163,45 @@ def predicted_since(
 ) -> dict[str, Any] | None:
     """Return how well the model before would have predicted what came after the latest time of its data.
 
-    At most 1,000 people are asked, those with the lowest hashes, who were there before and took an item since
-    then that the model knows and, if it has histories, they did not have. None without times, or if there is
-    nobody to ask.
+    At most 1,000 users are asked, those with the lowest hashes: users who were there before, and who took an
+    item since then that the model knows and that they did not have. None without times, or if there is nobody
+    to ask.
     """
     if data.times is None:
         return None
-    X, all_times, items = data.matrix, data.times, before.items_
+    items = before.items_
     try:
-        column = items.find(list(data.items), "item")[X.indices]
+        column = items.find(list(data.items), "item")
     except MrfrecError:  # its ids are of another type
         return None
-    owner = np.repeat(np.arange(data.n_users), np.diff(X.indptr))
-    again = _known(before, data.users, owner, column)  # of a pair only the last time is known
-    after = (all_times > latest) & ~again
-    all_times = np.where(again, np.minimum(all_times, latest), all_times)
-    shows, wants = (
-        np.bincount(owner[part & (column >= 0)], minlength=data.n_users) > 0 for part in (~after, after)
-    )
-    users = np.flatnonzero(shows & wants)
+    X = over_columns(data.matrix, column, len(items))
+    times = data.times[over_columns(numbered(data.matrix), column, len(items)).data]
+    # Of a pair only the last time is known: who had an item before has it at the latest time.
+    times = np.where(_known(before, data.users, X), np.minimum(times, latest), times)
+    hide, was_there = hidden_after(X, times, latest + 1, odd_hidden=True)
+    held = hold_out(X, times <= latest, hide, np.ones(len(items), np.bool_))
+    users = held.users[was_there[held.users]]
     if not len(users):
         return None
-    users = np.sort(users[np.argsort(hashed(data.users, users), kind="stable")[:_COMPARED_USERS]])
-    row = np.full(data.n_users, -1)
-    row[users] = np.arange(len(users))
-    kept = (row[owner] >= 0) & (column >= 0)
-
-    def of(part: npt.NDArray[np.bool_]) -> tuple[sp.csr_array, Times]:
-        """Return some entries of these users over the items of the model, and their times."""
-        chosen = np.flatnonzero(kept & part)
-        where = row[owner[chosen]], column[chosen]
-        matrix = sp.csr_array((X.data[chosen], where), shape=(len(users), len(items)))
-        return matrix, all_times[chosen][np.lexsort(where[::-1])]
-
-    (shown, times), (targets, _) = of(~after), of(after)
-    questions = Questions(data.users.subset(users), shown, (targets != 0).astype(np.float32),
-                          items=items, shown_times=times)  # fmt: skip
+    asked = users[np.argsort(hashed(data.users, users), kind="stable")[:_COMPARED_USERS]]
+    questions = replace(ask(data.users, X, times, held, asked), items=items)
     found = evaluate_fitted(before, questions, [metric]).mean(metric)
     error = found.error if found.error == found.error else None
     return {"metric": metric, "value": found.mean, "error": error, "asked": len(users)}
 
 
-def _known(
-    before: Recommender, users: Ids, owner: npt.NDArray[np.int64], column: npt.NDArray[np.int64]
-) -> npt.NDArray[np.bool_]:
-    """Return which pairs, of user and column, the model has in its histories; none without histories."""
+def _known(before: Recommender, users: Ids, X: sp.csr_array) -> npt.NDArray[np.bool_]:
+    """Return which entries of X the model has in its histories; none without histories."""
     training = before.fitted_.training
-    known = np.zeros(len(owner), np.bool_)
+    known = np.zeros(X.nnz, np.bool_)
     if training is None or training.users.is_text != users.is_text:
         return known
-    row = training.users.find(list(users), "user")[owner]
-    both = np.flatnonzero((row >= 0) & (column >= 0))
+    user = owners(X)
+    row = training.users.find(list(users), "user")[user]
+    both = np.flatnonzero(row >= 0)
     if not len(both):  # scipy has no empty selection
         return known
-    known[both] = training.histories.matrix()[row[both], column[both]] != 0
+    known[both] = training.histories.matrix()[row[both], X.indices[both]] != 0
     return known
 
 

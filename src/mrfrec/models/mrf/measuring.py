@@ -23,7 +23,7 @@ from mrfrec.core.deciding import decide
 from mrfrec.core.engine import STAGE_NAMES, Engine, Progress, part_of
 from mrfrec.core.metrics import mean_and_error
 from mrfrec.core.plan import Plan, Settings, Sizes
-from mrfrec.data.heldout import FEWEST
+from mrfrec.data.holdout import FEWEST
 from mrfrec.data.interactions import Interactions
 from mrfrec.data.reading_options import rounded_duration
 from mrfrec.engines.local import LocalEngine

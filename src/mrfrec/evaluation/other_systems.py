@@ -1,4 +1,4 @@
-"""Other systems: evaluate the lists they have recommended, and write the data they should be trained on."""
+"""Evaluate what other systems have recommended, and write the data to train them on."""
 
 import logging
 import os
@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.checks import check_flag, counted, in_words, warn
+from mrfrec.checks import check_flag, in_words, warn
 from mrfrec.data.ids import Ids
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.evaluation.metrics import DEFAULTS, Lists, parse_all
-from mrfrec.evaluation.protocol import Evaluation
-from mrfrec.evaluation.questions import Questions, Split, check_type
+from mrfrec.evaluation.questions import Questions, Split, check_split
+from mrfrec.evaluation.results import Evaluation, describe_lists
 from mrfrec.io.atomic import file_path
 from mrfrec.io.frames import writing_rows
 from mrfrec.io.lists import RecommendedLists, read_lists
@@ -45,7 +45,7 @@ def evaluate_lists(
     drop_seen
         Take out the items that a user is shown in the split, so that the next ones move up.
     """
-    check_type("split", split, Split)
+    check_split(split)
     check_flag("drop_seen", drop_seen)
     table = lists if isinstance(lists, RecommendedLists) else read_lists(lists)
     wanted = parse_all(metrics, split.training.n_items)
@@ -53,7 +53,7 @@ def evaluate_lists(
     ranked, counts = _ranked(table, split.test, split.training.items, k, drop_seen)
     _tell(table.name, counts, drop_seen)
     popularity = split.training.popularity
-    made = Lists(ranked, split.test.targets, popularity, lambda: split.training)
+    made = Lists(ranked, split.test.targets, popularity, split.training.n_users, lambda: split.training)
     return Evaluation(
         model=Path(table.name).stem if name is None else name,
         parameters={},
@@ -65,7 +65,7 @@ def evaluate_lists(
         recommended=np.bincount(ranked[ranked >= 0], minlength=split.training.n_items),
         popularity=popularity,
         facts={
-            **split.training.size._asdict(), "kind": "lists", "test_users": len(split.test), "places": k,
+            **split.training.size._asdict(), "kind": "lists", "test_users": len(split.test), "k": k,
             "ties": "none", "plan": None, "values": {}, "measured": [],
             "new_items": split.test.new_items, "new_targets": split.test.new_targets,
             "lists": {"order": table.order, **counts, "drop_seen": drop_seen},
@@ -109,18 +109,6 @@ def _places(user: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.arange(len(user)) - np.repeat(starts, np.diff(np.append(starts, len(user))))
 
 
-def describe_lists(counts: dict[str, Any]) -> list[str]:
-    """Return in words what was odd about the lists, as `facts["lists"]` counts it."""
-    seen = "taken out" if counts["drop_seen"] else "each a miss"
-    said = {
-        "users_without_list": ("test user", "without a list, who count as misses"),
-        "users_not_asked": ("user", "not among the test users, left out"),
-        "unknown_items": ("place", "with an item that is not in the training data, each a miss"),
-        "seen_items": ("place", f"with an item that the user has already seen, {seen}"),
-    }
-    return [f"{counted(counts[key], noun)} {what}" for key, (noun, what) in said.items() if counts[key]]
-
-
 def _tell(table: str, counts: dict[str, int], drop_seen: bool) -> None:
     odd = describe_lists({**counts, "drop_seen": drop_seen})
     unfair = counts["users_without_list"] or (counts["seen_items"] and not drop_seen)
@@ -140,7 +128,7 @@ def write_split(split: Split, folder: str | os.PathLike[str]) -> list[Path]:
     to be guessed. With validation users, validation-shown.parquet and validation.parquet have theirs. Columns
     are user and item, value unless all values are 1, and time where times are known; targets have none.
     """
-    check_type("split", split, Split)
+    check_split(split)
     training = split.training
     tables = {"train": (training.users, training.matrix, training.times)}
     for name, asked in (("", split.test), ("validation", split.validation)):
