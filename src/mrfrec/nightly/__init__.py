@@ -1,4 +1,4 @@
-"""The nightly job: read, fit, evaluate on held-out users, refuse or publish, report.
+"""The nightly job: read, evaluate on held-out users, fit, refuse or publish, report.
 
 from mrfrec import nightly
 

@@ -1,8 +1,9 @@
-"""Which events a night reads: {date}, {yesterday} and {since} in a job, and what no night has read.
+"""Which events a night reads: {date}, {yesterday} and {since} in a job, and which events no night has read.
 
-In mode "update" the source of a job names {since}, and is read from some time before the latest event of the
-published model on; or it is read a day at a time, and the name of the batch has {date} or {yesterday}. The
-published model then tells where the last night ended: by the times of its pairs, or the names of its batches.
+In mode "update" there are two ways. If the source of a job names {since}, a night reads it from some time
+before the latest event of the published model on. Else it reads a day at a time, and the name of the batch
+has {date} or {yesterday}. The published model tells where the last night ended, by the times of its pairs or
+by the names of its batches.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -15,26 +16,28 @@ from mrfrec.data.times import Times, shown
 from mrfrec.errors import ParameterError
 
 SINCE, DATE, YESTERDAY = "{since}", "{date}", "{yesterday}"
-BEGINNING = "1970-01-01 00:00:00Z"  # what {since} stands for while nothing is published
+# {since} stands for this time while nothing is published.
+BEGINNING = "1970-01-01 00:00:00Z"
 DAY = 86_400_000_000  # microseconds
 _OVERLAP = "1d"
-_LONGEST_GAP = 400  # days before tonight in which the last batch is looked for
+_LONGEST_GAP = 400  # days before tonight in which the last batch may be
 
 
 def day_of(text: str | None) -> date:
-    """Return the day that {date} stands for: today (UTC), or the one that was named."""
+    """Return the day that {date} stands for: the day in `text`, or today (UTC)."""
     try:
         day = datetime.now(UTC).date() if text is None else date.fromisoformat(text)
+        # The first day of all has no {yesterday}.
         _ = day - timedelta(days=1)
-    except (TypeError, ValueError, OverflowError):  # there is no day before the first one
+    except (TypeError, ValueError, OverflowError):
         raise ParameterError("date", "a date such as 2026-11-16", text) from None
     return day
 
 
 def filled(content: Any, day: date, since: str | None = None) -> Any:
-    """Return texts, also those in lists and tables, with dates in place of {date} and {yesterday}.
+    """Return a text, list or table whose texts have dates in place of {date} and {yesterday}.
 
-    {since} is replaced if that is known.
+    {since} is replaced, too, if it is known.
     """
     if isinstance(content, dict):
         return {name: filled(value, day, since) for name, value in content.items()}
@@ -47,7 +50,7 @@ def filled(content: Any, day: date, since: str | None = None) -> Any:
 
 
 def with_batch(content: dict[str, Any]) -> dict[str, Any]:
-    """Return a job as written, with the usual name of the batch if its source is read by days."""
+    """Return the content of a job, with the usual name of the batch if its source is read by days."""
     source = content.get("source")
     if not isinstance(source, dict) or source.get("mode") != "update" or "batch" in source:
         return content
@@ -58,9 +61,9 @@ def with_batch(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_range(source: Mapping[str, Any], options: ReadingOptions) -> None:
-    """Raise if a lost night could not be noticed, or if events would be read twice that must not.
+    """Raise if nobody would notice a lost night, or if rows that count would be read twice.
 
-    `source` is the section [source] as written, `options` how it is read.
+    `source` is the section [source] as it is written in the job.
     """
     mode, batch, overlap = (source.get(name) for name in ("mode", "batch", "overlap"))
     if SINCE not in str(source):
@@ -78,16 +81,16 @@ def check_range(source: Mapping[str, Any], options: ReadingOptions) -> None:
     if source.get("time") is False:
         raise ParameterError("source.time", "left out, or a column, where the source names {since}", False)
     if options.duplicates == "error" or (options.rows_have_weights and options.duplicates == "sum"):
-        rule = "without {since}, which reads some rows twice, where each row counts"
+        rule = "without {since}, which reads some rows twice, where every row counts"
         advice = "Read whole days: {yesterday}, {date}."
         raise ParameterError("source", rule, source.get("query") or source.get("data"), advice)
     duration("source.overlap", overlap or _OVERLAP)
 
 
 def since_of(data: Interactions, overlap: str | None, clock: int) -> str:
-    """Return what {since} stands for: the latest time of the published events, less the overlap.
+    """Return what {since} stands for: the latest time of the published events, minus the overlap.
 
-    `clock` is the time of the machine, in microseconds since 1970: later events do not move the range.
+    `clock` is the time of the machine, in microseconds since 1970: events after it do not move the range.
     """
     times = times_of(data)
     if times is None:
@@ -97,7 +100,7 @@ def since_of(data: Interactions, overlap: str | None, clock: int) -> str:
 
 
 def times_ahead(data: Interactions, latest: int) -> list[str]:
-    """Return a message if the data has events after the latest time that one may have."""
+    """Return a message if the data has events after the latest possible time."""
     times = times_of(data)
     count = 0 if times is None else int((times > latest).sum())
     if times is None or not count:
@@ -106,7 +109,7 @@ def times_ahead(data: Interactions, latest: int) -> list[str]:
 
 
 def gap_between(old: Interactions, new: Interactions) -> list[str]:
-    """Return the time between the published events and the new ones, if the overlap did not come again."""
+    """Return the time between the published events and the new ones, if the new ones do not overlap."""
     was, more = times_of(old), times_of(new)
     if was is None or more is None or more.min() <= was.max():
         return []
@@ -114,16 +117,16 @@ def gap_between(old: Interactions, new: Interactions) -> list[str]:
 
 
 def days_without(batch_before: Callable[[int], str], batches: Collection[str]) -> list[str]:
-    """Return the names of the batches between the last that the model has and tonight's, the oldest first.
+    """Return the names of the batches between the last one in the model and tonight's, oldest first.
 
-    `batch_before` returns the name of the batch of so many days before. If the model has none of the last
-    400, nothing is missing: it was not fitted by this job.
+    `batch_before` returns the name of the batch a number of days ago. If the model has none of the last 400
+    batches, this job has not fitted it, and nothing is missing.
     """
     names = [batch_before(days) for days in range(1, _LONGEST_GAP)]
-    last = next((place for place, name in enumerate(names) if name in batches), 0)
+    last = next((index for index, name in enumerate(names) if name in batches), 0)
     return names[:last][::-1]
 
 
 def times_of(data: Interactions) -> Times | None:
-    """Return the last time of each pair, also where all are the same."""
+    """Return the last times of the pairs, even if all of them are the same."""
     return None if data.origin is None else data.origin.times

@@ -157,9 +157,9 @@ def _page(title: str, runs: Sequence[Run]) -> str:
 
 def _changes(runs: Sequence[Run]) -> tuple[list[Section], list[str]]:
     """Compare the last run that has read its data with the published run before it, in a table and lines."""
-    place = max((place for place, run in enumerate(runs) if "users" in run), default=0)
-    now = runs[place]
-    before = next((run for run in reversed(runs[:place]) if run["status"] == "published"), None)
+    index = max((index for index, run in enumerate(runs) if "users" in run), default=0)
+    now = runs[index]
+    before = next((run for run in reversed(runs[:index]) if run["status"] == "published"), None)
     if before is None:
         return [], []
     rows = []
@@ -174,8 +174,8 @@ def _changes(runs: Sequence[Run]) -> tuple[list[Section], list[str]]:
         lines.append(f"{now['drift']:.1%} of the interactions have moved to other items.")
     if now.get("unchanged") is not None:
         lines.append(
-            f"{now['unchanged']:.1%} of the first 10 recommendations for up to 1,000 users are those of the "
-            "model before."
+            f"{now['unchanged']:.1%} of the first 10 recommendations for up to 1,000 users are the same as "
+            "with the model before."
         )
     head = f"From the published run of {_when(before)} to the {now['status']} one of {_when(now)}"
     return [Section(("number", "before", "now", "change"), rows, head)], lines
@@ -189,7 +189,7 @@ def _samples(runs: Sequence[Run]) -> list[Section]:
     for number, sample in enumerate(last["samples"], 1):
         more = sample["items"] - len(sample["history"])
         had = ", ".join(sample["history"]) + (f", and {more:,} more" if more else "")
-        best = " ".join(f"{place}. {name}" for place, name in enumerate(sample["recommended"], 1))
+        best = " ".join(f"{rank}. {name}" for rank, name in enumerate(sample["recommended"], 1))
         rows.append([f"User {number}", had, best])
     head = f"What the model of {_when(last)} ({last['status']}) recommends to a few users"
     return [Section(("example", "has", "recommended"), rows, head)]
@@ -210,21 +210,21 @@ def _table(runs: Sequence[Run]) -> Section:
 
 
 def _explained(runs: Sequence[Run]) -> list[str]:
-    lines = ["Points are runs, orange where nothing was published. Dashed lines are the limits of the guard."]
+    lines = ["Points are runs; orange ones published nothing. Dashed lines are the limits of the guard."]
     if (last := _last(runs, "value")) is not None:
         metric = parse(last["metric"])
         lines.append(f"{metric}: {metric.meaning}")
         if metric.is_accuracy:
             lines[-1] += (
-                f" A fifth of the items of {last['asked']:,} held-out users is hidden; a hit is one of these "
-                f"among the first {metric.k} recommended. Larger is better."
+                f" A fifth of the items of {last['asked']:,} held-out users is hidden; a hit is a hidden "
+                f"item among the first {metric.k} recommended. Larger is better."
             )
     if (last := _last(runs, "predicted")) is not None:
-        found = last["predicted"]
-        error = "" if found["error"] is None else f" ± {found['error']:.4f}"
+        past = last["predicted"]
+        error = "" if past["error"] is None else f" ± {past['error']:.4f}"
         lines.append(
-            f"The model before would have predicted what {found['asked']:,} people took since then with "
-            f"{found['metric']} {found['value']:.4f}{error}."
+            f"The model before would have predicted what {past['asked']:,} users took since then with "
+            f"{past['metric']} {past['value']:.4f}{error}."
         )
     if (last := _last(runs, "values")) is not None:
         lines.append(f"Parameters: {last['values']}.")
@@ -238,7 +238,7 @@ def _chart(key: str, runs: Sequence[Run]) -> str:
     # Earlier runs may have had another metric.
     if key == "value" and points:
         name = points[-1][2]["metric"]
-        points = [each for each in points if each[2]["metric"] == name]
+        points = [point for point in points if point[2]["metric"] == name]
     if len(points) < 2:
         return ""
     limits = [
@@ -250,19 +250,19 @@ def _chart(key: str, runs: Sequence[Run]) -> str:
     numbers = [x for _, x, _ in points] + [x for line in limits for _, x in line]
     low, high, first, last = min(numbers), max(numbers), points[0][0], points[-1][0]
 
-    def place(at: float, x: float) -> tuple[float, float]:
+    def position(at: float, x: float) -> tuple[float, float]:
         across = (at - first) / (last - first) if last > first else 0.5
         up = (x - low) / (high - low) if high > low else 0.5
         return round(5 + 290 * across, 1), round(95 - 90 * up, 1)
 
     drawn = ""
     for kind, line in lines:
-        corners = " ".join(f"{x},{y}" for x, y in (place(*each) for each in line))
+        corners = " ".join(f"{x},{y}" for x, y in (position(*point) for point in line))
         drawn += f"<polyline class='{kind}' points='{corners}'/>" if line else ""
     for at, x, run in points:
-        across, down = place(at, x)
-        told = f"<title>{_when(run)}: {x:{form}} ({escape(run['status'])})</title>"
-        drawn += f"<circle class='{_mark(run)}' cx='{across}' cy='{down}' r='3.5'>{told}</circle>"
+        across, down = position(at, x)
+        hint = f"<title>{_when(run)}: {x:{form}} ({escape(run['status'])})</title>"
+        drawn += f"<circle class='{_mark(run)}' cx='{across}' cy='{down}' r='3.5'>{hint}</circle>"
     days = " to ".join(f"{_when(points[end][2])[:10]}" for end in (0, -1))
     caption = f"{escape(name)}: {points[-1][1]:{form}} ({days}, between {low:{form}} and {high:{form}})"
     return (

@@ -70,13 +70,13 @@ def create_router(
 
         def work() -> Response:
             if body.user is None:
-                found, others = answers.recommend(served.model, [history], body)
+                answered, unknown = answers.recommend(served.model, [history], body)
             else:
-                found, others = answers.recommend_to_user(served.model, body.user, body)
-            metrics.count_answers(served.name, found, len(history))
-            (answer,) = found
+                answered, unknown = answers.recommend_to_user(served.model, body.user, body)
+            metrics.count_answers(served.name, answered, len(history))
+            (answer,) = answered
             items = _encoded_rows(answer.items) if is_large else answer.items
-            unknown = [*answer.unknown, *others]
+            unknown = [*answer.unknown, *unknown]
             return _reply(choice, {"items": items, "unknown": unknown, "known": answer.known})
 
         return await (large.run_in_thread(work) if is_large else usual.run(work))
@@ -92,18 +92,18 @@ def create_router(
 
         def work(first: int) -> list[int | str]:
             some = [schemas.history_of(history) for history in histories[first : first + step]]
-            found, others = answers.recommend(choice.served.model, some, body)
-            metrics.count_answers(choice.served.name, found, sum(map(len, some)))
-            replies.extend(_encoded({**one._asdict(), "items": _encoded_rows(one.items)}) for one in found)
-            return others
+            answered, unknown = answers.recommend(choice.served.model, some, body)
+            metrics.count_answers(choice.served.name, answered, sum(map(len, some)))
+            replies.extend(_encoded({**one._asdict(), "items": _encoded_rows(one.items)}) for one in answered)
+            return unknown
 
         async with batches.turn() as run:
             for first in range(0, len(histories), step):
                 if await request.is_disconnected():
                     raise ClientLeftError
-                others = await run(work, first)
+                unknown = await run(work, first)
             reply: Response = await run(
-                _reply, choice, {"answers": _encoded_rows(replies), "unknown": others}
+                _reply, choice, {"answers": _encoded_rows(replies), "unknown": unknown}
             )
         return reply
 
@@ -124,12 +124,12 @@ def create_router(
         history = None if body.history is None else schemas.history_of(body.history)
         if history is None:
             _check_histories(served)
-        found = await lookups.run_in_thread(
+        explained = await lookups.run_in_thread(
             answers.explain, served.model, body.item, history, body.user, body.novelty, body.boost
         )
-        if found is None:
+        if explained is None:
             raise ProblemError(404, _UNKNOWN_ITEM)
-        return _reply(choice, found)
+        return _reply(choice, explained)
 
     @router.get("/search", response_model=schemas.SearchResponse, summary="Find items by id or title")
     async def search(
@@ -138,8 +138,8 @@ def create_router(
         model: ModelName = None,
     ) -> Response:
         choice = models.choose(model)
-        found = await lookups.run_in_thread(answers.search, choice.served.model, q, k)
-        return _reply(choice, {"items": found})
+        rows = await lookups.run_in_thread(answers.search, choice.served.model, q, k)
+        return _reply(choice, {"items": rows})
 
     @router.get("/item", response_model=schemas.ItemResponse, summary="An item")
     async def item(item: ItemText, model: ModelName = None) -> Response:
@@ -206,8 +206,8 @@ class _JsonRoute(APIRoute):
                 ours = own_errors(error)
                 if len(ours) == error.error_count():
                     raise ours[0] from None
-                found = error.errors(**_BRIEF, include_input=len(arrived.body) <= LARGE_BODY)
-                wrong = [{**one, "loc": ("body", *one["loc"])} for one in found]
+                errors = error.errors(**_BRIEF, include_input=len(arrived.body) <= LARGE_BODY)
+                wrong = [{**one, "loc": ("body", *one["loc"])} for one in errors]
                 raise RequestValidationError(wrong) from None
             answer: Response = await endpoint(body, request)
             return answer

@@ -30,8 +30,8 @@ from mrfrec.service.schemas import Problem, Status
 from mrfrec.service.served import ServedModels
 from mrfrec.service.settings import ServiceSettings
 
-_MOST_LOOKUPS = 16  # pages, and lookups of the API, that wait or are answered
-_MOST_SCRAPES = 4  # of the metrics, which wait or are under way
+_MOST_LOOKUPS = 16  # pages and lookups of the API that wait or are answered
+_MOST_SCRAPES = 4  # requests for metrics that wait or are answered
 _log = logging.getLogger("mrfrec.service")
 
 
@@ -50,11 +50,12 @@ def create_app(
     models
         A model file, or several by name.
     default
-        The model that answers where a request names none; the first by default.
+        The model that answers requests without the name of a model; by default the first one.
     split
-        Shares of visitors by model, such as {"a": 0.9, "b": 0.1}, for requests with a user or a visitor.
+        Shares of visitors by model, such as {"a": 0.9, "b": 0.1}. They apply to requests with a user or a
+        visitor.
     salt
-        Anything, such as the name of an experiment: with another salt, the split makes other groups.
+        Any text, such as the name of an experiment. Another salt makes other groups of visitors.
     settings
         Limits, keys and the other settings.
     """
@@ -75,8 +76,8 @@ def create_app(
         watch()
         for start in app.state.on_start:
             start()
-        # When first used, anyio loads its back end and FastAPI makes its routes. That takes a tenth of a
-        # second, for which no request should wait.
+        # The first use of anyio loads its back end, and the first request makes FastAPI's routes. Both take a
+        # tenth of a second, which no request should wait for.
         await anyio.sleep(0)
         for route in app.routes:
             route.matches({"type": "http", "method": "GET", "path": "/v1/", "root_path": "", "headers": []})
@@ -85,22 +86,24 @@ def create_app(
             task.cancel()
         await asyncio.gather(*watching, return_exceptions=True)
 
+    # FastAPI must not redirect: it would redirect to any host that a request names.
     app = FastAPI(
         title="mrfrec", version=__version__, summary="Recommendations from a Gaussian Markov random field",
         openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None, lifespan=lifespan,
-        redirect_slashes=False,  # a redirect would lead to whatever Host a request names
+        redirect_slashes=False,
     )  # fmt: skip
     app.state.models = served
     app.state.settings = settings
     app.state.access = access
     app.state.load = load
-    app.state.on_start = []  # called when a server starts the application
+    # Functions that are called when a server starts the application.
+    app.state.on_start = []
 
     def error_response(request: Request, problem: ProblemError) -> Response:
         is_page = route_of(info_of(request).path) in ("page", "/static")
         return error_page(request, served, settings, problem) if is_page else problem.response()
 
-    # The last one added is the first that a request passes.
+    # A request passes the middleware that is added last first.
     app.add_middleware(
         RequestLimits, settings=settings, metrics=metrics, load=load, check_access=access.check
     )
@@ -148,7 +151,7 @@ def create_app(
 
 
 def paths_of(models: "str | PathLike[str] | Mapping[str, str | PathLike[str]]") -> dict[str, Path]:
-    """Return the files of models by name; a single model gets the name of its file."""
+    """Return the files of models by name. A single model has the name of its file."""
     named = models if isinstance(models, Mapping) else {file_path(models).stem: models}
     return {name: file_path(path) for name, path in named.items()}
 
@@ -162,7 +165,7 @@ def _with_keys_and_problems(description: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     for path, methods in description["paths"].items():
         for operation in methods.values():
-            # A service without keys needs none: {}.
+            # {} stands for a service without keys.
             ways = ("bearer", "header") if path.endswith("/reload") else ("bearer", "header", "basic")
             operation["security"] = [{}, *({way: []} for way in ways)] if path.startswith("/v1/") else []
             for status, response in operation["responses"].items():
@@ -173,19 +176,20 @@ def _with_keys_and_problems(description: dict[str, Any]) -> dict[str, Any]:
 
 
 def reload(app: FastAPI, every: bool = True) -> None:
-    """Open all models of an application anew, or those whose files were replaced, and read its keys again.
+    """Open all models of an application anew, or the models whose files have changed; read its keys again.
 
-    The old ones stay where that fails.
+    If a file cannot be read, the old model or the old keys stay.
     """
     app.state.models.follow(every)
     app.state.access.reload_keys()
 
 
 async def _follow(models: ServedModels, seconds: float) -> None:
-    """Look again and again, in another thread, whether model files were replaced."""
+    """Check again and again, in another thread, whether model files were replaced."""
     while True:
         await asyncio.sleep(seconds)
         try:
             await asyncio.to_thread(models.follow)
-        except Exception:  # whatever happens to a file, the service goes on
+        except Exception:
+            # Whatever happens to a file, the service goes on.
             _log.exception("models could not be followed")

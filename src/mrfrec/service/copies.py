@@ -1,10 +1,10 @@
 """The service's own copies of the model files that it maps into memory.
 
-A file that is written over in place, as by `cp`, changes under the answers of every process that has mapped
-it, or ends the process (SIGBUS). So the service copies a file before it opens it. The copies lie in one
-folder, named by the hashes of their content: processes that serve the same file map the same copy, which is
-in memory once. Each process holds a shared lock on a copy while a model answers from it. The last one to let
-go of it removes it. Whoever next opens a model removes the copies of processes that were killed.
+A file that is overwritten in place, as by `cp`, changes the answers of every process that has mapped it, or
+ends the process (SIGBUS). So the service copies a file before it opens it. The copies lie in one folder,
+named by the hashes of their content: processes that serve the same file map the same copy, which is in memory
+once. A process holds a shared lock on a copy while a model answers from it. The last process that releases a
+copy removes it. The next process that opens a model removes the copies of processes that were killed.
 """
 
 import fcntl
@@ -23,19 +23,20 @@ from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.artifact import model_file
 from mrfrec.io.atomic import expanded
 
-_NAME = re.compile(r"[0-9a-f]{32}\.copy|unfinished\.copy")  # no other file of the folder is ever removed
+# No other file of the folder is ever removed.
+_NAME = re.compile(r"[0-9a-f]{32}\.copy|unfinished\.copy")
 _PIECE = 1 << 20  # bytes that are copied at once
 
 
 class OwnCopy(NamedTuple):
-    """A copy of a model file. It exists until `release` is called, here and in other processes."""
+    """A copy of a model file. It exists until this and all other processes have called `release`."""
 
     path: Path
     written: float  # when the model file was written: seconds since 1970
-    descriptor: int  # of the copy; its shared lock keeps the copy
+    descriptor: int  # holds the shared lock that keeps the copy
 
     def release(self) -> None:
-        """Let go of the copy, and remove it if no other process or model uses it. Never waits."""
+        """Release the copy, and remove it if no other process or model uses it. This never waits."""
         with suppress(OSError):
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_named(self.path, self.descriptor):
@@ -44,21 +45,21 @@ class OwnCopy(NamedTuple):
 
 
 def folder_of_copies(path: "str | os.PathLike[str] | None") -> Path:
-    """Return the folder for copies, without what killed processes have left there; make it if missing.
+    """Return the folder for copies, made if missing, after removing the copies of killed processes.
 
-    Only its owner may write to it: whoever can write to a copy can change what the service maps.
+    Only its owner may write to it: a program that can write to a copy can change what the service maps.
     """
     folder = Path("the temporary folder")
     try:
         own = f"mrfrec-{os.getuid()}"
         folder = Path(tempfile.gettempdir(), own) if path is None else expanded(path).resolve()
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-        if not S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        status = folder.lstat()
+        if not S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
             rule = "a folder that belongs to the user of the service, and that nobody else can write to"
             raise ParameterError("copies", rule, str(folder), "Name another one.")
         with _alone_in(folder):
-            for copy in [each for each in folder.iterdir() if _NAME.fullmatch(each.name)]:
+            for copy in [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]:
                 if (descriptor := _shared(copy)) is not None:
                     OwnCopy(copy, 0.0, descriptor).release()
     except OSError as error:
@@ -70,7 +71,7 @@ def folder_of_copies(path: "str | os.PathLike[str] | None") -> Path:
 
 
 def copied(model: Path, folder: Path) -> OwnCopy:
-    """Copy a model file into the folder, or take the copy of the same content that is there."""
+    """Copy a model file into the folder, or use the copy with the same content that is there."""
     with _alone_in(folder), model_file(model).open("rb") as source:
         written = os.fstat(source.fileno()).st_mtime
         copy = folder / f"{_hash(source)}.copy"
@@ -93,7 +94,7 @@ def copied(model: Path, folder: Path) -> OwnCopy:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Wait until no other process copies into the folder: it never holds two unfinished copies."""
+    """Wait until no other process copies into the folder, so that it never has two unfinished copies."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -103,7 +104,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def _hash(source: BufferedIOBase, target: BufferedIOBase | None = None) -> str:
-    """Return the hash of what is left to read, and write that to `target`."""
+    """Return the hash of the rest of a file, and write the rest to `target`."""
     digest = hashlib.blake2b(digest_size=16)
     while piece := source.read(_PIECE):
         digest.update(piece)
@@ -113,12 +114,13 @@ def _hash(source: BufferedIOBase, target: BufferedIOBase | None = None) -> str:
 
 
 def _shared(copy: Path) -> int | None:
-    """Return a descriptor of a copy, with a shared lock, or None if there is none."""
+    """Return a descriptor of a copy, with a shared lock, or None if the copy does not exist."""
     try:
         descriptor = os.open(copy, os.O_RDONLY)
     except FileNotFoundError:
         return None
-    fcntl.flock(descriptor, fcntl.LOCK_SH)  # waits for a process that is about to remove the copy
+    # This waits for a process that is about to remove the copy.
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
     if _is_named(copy, descriptor):
         return descriptor
     os.close(descriptor)
@@ -126,7 +128,7 @@ def _shared(copy: Path) -> int | None:
 
 
 def _is_named(copy: Path, descriptor: int) -> bool:
-    """Return whether a name still belongs to an open file."""
+    """Return whether a name still belongs to the open file."""
     try:
         return os.path.samestat(copy.stat(), os.fstat(descriptor))
     except FileNotFoundError:

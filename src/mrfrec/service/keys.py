@@ -77,11 +77,11 @@ def read_keys(path: "str | PathLike[str]") -> tuple[Key, ...]:
 def find_key(keys: Iterable[Key], secret: bytes) -> Key | None:
     """Return the key whose text is `secret`, or None, in a time that does not depend on which key it is."""
     digest = _digest(secret)
-    found = None
+    match = None
     for key in keys:
         if hmac.compare_digest(key.digest, digest):
-            found = key
-    return found
+            match = key
+    return match
 
 
 def _digest(key: bytes) -> bytes:

@@ -1,7 +1,8 @@
-"""Lines of the log go to stderr through a queue and a thread.
+"""Write the log to stderr through a queue and a thread.
 
-Whoever reads stderr may stop, and a pipe holds 64 KB: the service would then wait in the middle of a request,
-for ever. So only the thread waits. While the queue is full, lines are dropped and counted.
+The program that reads stderr may stop, and a pipe holds only 64 KB: then the service would wait for ever in
+the middle of a request. With a queue, only the thread waits. While the queue is full, lines are dropped and
+counted.
 """
 
 import logging
@@ -14,17 +15,18 @@ from logging.handlers import QueueHandler
 from queue import Full, Queue
 from threading import Thread
 
-_MOST = 2000  # lines that wait; with --log-requests, a line may have 60,000 bytes
-_SECONDS = 1.0  # to write what waits at the end
+# Lines that wait. With --log-requests, a line may have 60,000 bytes.
+_MOST = 2000
+_SECONDS = 1.0  # time at the end to write the lines that wait
 
 
 class LineQueue(QueueHandler):
-    """Formats each record and puts it into a queue; drops it if the queue is full."""
+    """Formats records and puts them into a queue; drops a record if the queue is full."""
 
-    dropped = 0  # lines of this process
+    dropped = 0  # lines that this process has dropped
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Put a record, whose message is the finished line, into the queue."""
+        """Put the line of a record into the queue."""
         try:
             self.queue.put_nowait(record.getMessage())
         except Full:
@@ -33,7 +35,7 @@ class LineQueue(QueueHandler):
 
 @contextmanager
 def lines_in_thread(names: Sequence[str], formatter: logging.Formatter) -> Iterator[None]:
-    """Let a thread write what these loggers say; at the end they have their own handlers again."""
+    """Let a thread write the lines of these loggers. At the end they get their own handlers back."""
     lines: Queue[str | None] = Queue(_MOST)
     thread = Thread(target=_write, args=(lines,), name="log", daemon=True)
     thread.start()
@@ -47,11 +49,12 @@ def lines_in_thread(names: Sequence[str], formatter: logging.Formatter) -> Itera
             _exchange(name, handlers)
         with suppress(Full):
             lines.put(None, timeout=_SECONDS)
-        thread.join(_SECONDS)  # it may wait for ever, but does not keep the process from ending
+        # The thread may wait for ever, but a daemon does not keep the process from ending.
+        thread.join(_SECONDS)
 
 
 def _exchange(name: str, handlers: Sequence[logging.Handler]) -> list[logging.Handler]:
-    """Set the handlers of a logger; return those that it had."""
+    """Set the handlers of a logger and return its earlier handlers."""
     logger = logging.getLogger(name)
     before = logger.handlers[:]
     for handler in before:
@@ -64,13 +67,14 @@ def _exchange(name: str, handlers: Sequence[logging.Handler]) -> list[logging.Ha
 def _write(lines: "Queue[str | None]") -> None:
     """Write lines to the stderr of this process until None comes.
 
-    Neither the buffer of `sys.stderr` nor the lock of a handler is used: at its end, Python would wait for
+    This uses neither the buffer of `sys.stderr` nor the lock of a handler: at its end, Python would wait for
     the thread that holds them.
     """
     own = os.devnull if sys.__stderr__ is None else sys.__stderr__.fileno()
     with FileIO(own, "w", closefd=isinstance(own, str)) as stderr:
         while (line := lines.get()) is not None:
             rest = f"{line}\n".encode(errors="backslashreplace")
-            with suppress(OSError):  # whoever reads has closed it
+            # The program that reads stderr may have closed it.
+            with suppress(OSError):
                 while rest:
                     rest = rest[stderr.write(rest) :]

@@ -35,14 +35,15 @@ _BOUNDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5
 
 
 def route_of(path: str) -> str:
-    """Return the name under which a path is counted: one of `ROUTES`, also for unknown paths."""
+    """Return the name under which a path is counted: one of `ROUTES`, even for an unknown path."""
     if path in ROUTES:
         return path
     if path.startswith("/v1/models/"):
         return "/v1/models/{name}/reload" if path.endswith("/reload") else "/v1/models/{name}"
     if path.startswith("/static/"):
         return "/static"
-    is_page = path.startswith("/") and path.split("/")[1] not in _API  # the path of OPTIONS may be *
+    # The path of OPTIONS may be *.
+    is_page = path.startswith("/") and path.split("/")[1] not in _API
     return "page" if is_page else "other"
 
 
@@ -75,15 +76,16 @@ class Metrics(Collector):
                 ("reload_failures", "Model files that could not be opened."),
             )
         )
-        for served in models:  # which shows them even while they are zero
+        # A counter is shown once it is named, even while it is zero.
+        for served in models:
             self.count_answers(served.name, (), 0)
             self._failed.labels(served.name)
-        # To find the counter of some labels takes longer than to count: the last ones are remembered.
+        # Finding the counter of some labels takes longer than counting, so the last ones are remembered.
         self._count = lru_cache(1024)(self._requests.labels)
         self._time = lru_cache(1024)(self._seconds.labels)
 
     def count_request(self, route: str, status: int, seconds: float, model: str = "") -> None:
-        """Count a request, and the model that answered it if any did."""
+        """Count a request, and the model that answered it, if any."""
         self._count(route, status, model).inc()
         self._time(route).observe(seconds)
 
@@ -101,7 +103,7 @@ class Metrics(Collector):
 
     def render(self) -> bytes:
         """Return the text that Prometheus reads."""
-        # Without the times at which each number was first counted, which nobody looks at.
+        # Nobody uses the times at which the counters were created.
         return re.sub(rb"(?m)^(# \w+ )?\w+_created\b.*\n", b"", generate_latest(self._registry))
 
     def collect(self) -> Iterator[Metric]:

@@ -82,8 +82,8 @@ class RequestInfo:
 
 def info_of(request: Request) -> RequestInfo:
     """Return what the middleware knows about a request."""
-    found: RequestInfo = request.scope[INFO]
-    return found
+    info: RequestInfo = request.scope[INFO]
+    return info
 
 
 class RequestLog:

@@ -1,11 +1,11 @@
-"""Queues of bounded length for the work that requests ask for, which is done one piece at a time.
+"""Bounded queues for the work of requests, which is done one piece at a time.
 
-A usual answer takes a millisecond of Python and numpy. It is made in the thread of the event loop, with which
-another thread would fight for the interpreter. Every 2 milliseconds the loop has a turn: it sends answers,
-reads requests, and refuses those for which there is no room. After a long turn of the loop, as in a flood of
-requests, answers get twice the time of that turn, at most 50 milliseconds: two thirds of all time, up to this
-limit. Work that takes more than some milliseconds is done in another thread. Each queue has its own, so that
-no kind of work waits for a thread that another kind uses.
+A usual answer takes a millisecond of Python and numpy. The thread of the event loop makes it, because another
+thread would fight with the loop for the interpreter. Every 2 milliseconds the loop gets a turn: it sends
+answers, reads requests, and refuses requests if the queue is full. If the turn of the loop was long, as in a
+flood of requests, answers get twice that time, at most 50 milliseconds: up to this limit, answers have two
+thirds of all time. Another thread does work that takes more than some milliseconds. Every queue has a thread
+of its own, so that no kind of work waits for another kind.
 """
 
 import asyncio
@@ -21,14 +21,15 @@ from mrfrec.service.problems import TOO_MANY, busy
 
 T = TypeVar("T")
 
-_SLICE, _LONGEST_SLICE = 0.002, 0.05  # seconds of answers in a row, on the processor
+# Seconds of processor time for answers in a row.
+_SLICE, _LONGEST_SLICE = 0.002, 0.05
 
 
 class WorkQueue:
-    """A bounded queue of work. Requests for which it has no room, or no time, are refused."""
+    """A bounded queue of work. It refuses requests when it has no room or no time for them."""
 
     def __init__(self, most: int, seconds: float, refusal: str = TOO_MANY) -> None:
-        """Let at most `most` requests wait, each for at most `seconds`; tell others the `refusal`."""
+        """Let at most `most` requests wait, at most `seconds`; refuse any more with the text `refusal`."""
         self._most = most
         self._seconds = seconds
         self._refusal = refusal
@@ -36,11 +37,13 @@ class WorkQueue:
         self._waiting: deque[tuple[asyncio.Future[Any], Callable[[], Any], float]] = deque()
         self._is_working = False
         self._ended = 0.0  # when the last slice of time ended
-        self._turn = asyncio.Lock()  # of work in the other thread: first come, first served
-        self._thread = ThreadPoolExecutor(1)  # started with the first work
+        # Work in the other thread is done in the order in which it comes.
+        self._turn = asyncio.Lock()
+        # The thread starts with the first work.
+        self._thread = ThreadPoolExecutor(1)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Wait for one's turn, then do the work in this thread."""
+        """Wait for a turn, then do the work in this thread."""
         self._enter()
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
@@ -60,12 +63,13 @@ class WorkQueue:
         self._length += 1
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Do the work of the first request, and of as many more as a slice of time allows."""
+        """Do the work of the first request, and of more requests while a slice of time lasts."""
         start = time.thread_time()
         end = start + min(max(_SLICE, 2 * (start - self._ended)), _LONGEST_SLICE)
         while self._waiting:
             done, work, latest = self._waiting.popleft()
-            if done.done():  # the request was cancelled
+            # A cancelled request needs no answer.
+            if done.done():
                 continue
             try:
                 if time.monotonic() > latest:
@@ -81,14 +85,14 @@ class WorkQueue:
             loop.call_soon(self._work, loop)
 
     async def run_in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Wait for one's turn, then do the work in another thread: for work of more than milliseconds."""
+        """Wait for a turn, then do the work in the other thread: for work of more than milliseconds."""
         async with self.turn() as run:
             result: T = await run(work, *arguments)
             return result
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
-        """Wait for one's turn and keep it until the block ends; yield what runs work in the thread."""
+        """Wait for a turn and keep it until the block ends; yield a function that runs work in the thread."""
         self._enter()
         try:
             try:

@@ -168,8 +168,8 @@ Conditions = Annotated[
 def where_of(conditions: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return conditions as `Question` takes them."""
     return None if conditions is None else {
-        name: each.model_dump(exclude_none=True) if isinstance(each, Condition) else each
-        for name, each in conditions.items()
+        name: one.model_dump(exclude_none=True) if isinstance(one, Condition) else one
+        for name, one in conditions.items()
     }  # fmt: skip
 
 
@@ -277,14 +277,14 @@ class PageQuery(BaseModel):
     """What the address of a page asks for."""
 
     model: str = ""
-    q: str = ""  # what to search
-    item: list[str] = Field(default=[], max_length=MOST_ON_PAGE)  # of the history, or the item to show
-    id: str | None = Field(default=None, max_length=1000)  # of the user to show
-    add: str | None = None  # if given, what is found is added to the history
+    q: str = ""  # words to search for
+    item: list[str] = Field(default=[], max_length=MOST_ON_PAGE)  # the history, or the item to show
+    id: str | None = Field(default=None, max_length=1000)  # the user to show
+    add: str | None = None  # if given, links of the results add an item to the history
     k: int | None = Field(default=None, ge=1, le=MOST_ON_PAGE)
     novelty: float | None = same_field(Question, "novelty")
     variety: float = same_field(Question, "variety")
-    where: Json[Conditions] | None = None  # as in the API
+    where: Json[Conditions] | None = None
     at_most: Json[Quotas] = None
 
 
@@ -309,7 +309,7 @@ class Reason(BaseModel):
 
 
 class Explained(BaseModel):
-    """value · weight, which an item of the history adds; without an item, the base score or a boost."""
+    """What an item of the history adds, value · weight; without an item, the base score or a boost."""
 
     item: ItemId | None
     title: str | None
@@ -331,17 +331,15 @@ class Neighbor(BaseModel):
 class Recommended(Neighbor):
     """A recommended item."""
 
-    source: str = Field(description="model, or popular where no item of the history has a weight for it.")
-    base: float | None = Field(None, description="With reasons: the base score, the part that no item adds.")
-    boost: float | None = Field(None, description="With reasons and a boost: what that adds to the score.")
+    source: str = Field(description="model, or popular if no item of the history has a weight for it.")
+    base: float | None = Field(None, description="With reasons: the part of the score that no item adds.")
+    boost: float | None = Field(None, description="With reasons and a boost: what the boost adds.")
     reasons: list[Reason] | None = None
 
 
 Known = Annotated[
     bool,
-    Field(
-        description="False for a user, or a history, of whom the model knows nothing: all items are popular."
-    ),
+    Field(description="False if the model knows nothing of the user or the history: all items are popular."),
 ]
 
 
@@ -354,17 +352,17 @@ class BatchAnswer(BaseModel):
 
 
 class RecommendResponse(BatchAnswer):
-    """Recommended items, best first. The unknown ids are also those of allow and exclude."""
+    """Recommended items, best first. The unknown ids include ids of allow, exclude and boost."""
 
     model: ModelRef
 
 
 class BatchResponse(BaseModel):
-    """An answer for each history, in their order."""
+    """The answers to the histories, in the same order."""
 
     model: ModelRef
     answers: list[BatchAnswer]
-    unknown: list[ItemId] = Field(description="Ids of allow and exclude that the model does not know.")
+    unknown: list[ItemId] = Field(description="Ids of allow, exclude and boost that the model does not know.")
 
 
 class SimilarResponse(BaseModel):
@@ -390,7 +388,7 @@ class ItemResponse(KnownItem):
 
 
 class SearchResponse(BaseModel):
-    """Items that match, the best first."""
+    """Items that match, best first."""
 
     model: ModelRef
     items: list[KnownItem]
@@ -423,9 +421,7 @@ class ModelInfo(BaseModel):
     histories: bool
     explains: bool
     features: bool
-    columns: dict[str, str] = Field(
-        description="Columns of the table of items, for `where`, and their kinds."
-    )
+    columns: dict[str, str] = Field(description="Columns of the item table, for `where`, and their types.")
     notes: dict[str, Any] = Field(description="Notes that were saved with the model, such as its accuracy.")
 
 
@@ -440,7 +436,7 @@ class Status(BaseModel):
 
     status: str
     stale: dict[str, str] = Field(
-        {}, description="Of /ready: models whose file on disk is not what answers, and why."
+        {}, description="At /ready: models that differ from their files on disk, and why."
     )
 
 

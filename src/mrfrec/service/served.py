@@ -1,4 +1,4 @@
-"""The models of a service: opened, checked and warmed before they answer, exchanged under load."""
+"""The models of a service: opened, checked and warmed up before they answer, and exchanged under load."""
 
 import gc
 import hashlib
@@ -24,35 +24,37 @@ from mrfrec.service.problems import ProblemError
 _log = logging.getLogger("mrfrec.service")
 
 _MOST_SHARE = 1_000_000
-_FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 300.0  # seconds until a file is tried again; each pause doubles the last
-_IN_PLACE, _GONE, _FAILED = "changed in place", "gone", "cannot be opened"  # why a model is stale
+# Seconds until a file is tried again; a pause is twice as long as the one before.
+_FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 300.0
+# Why a model is stale.
+_IN_PLACE, _GONE, _FAILED = "changed in place", "gone", "cannot be opened"
 
 
 class Stamp(NamedTuple):
-    """What tells that a file was replaced or changed.
+    """What distinguishes a file from the file that replaces it, or from itself after a change.
 
-    The time at which its inode was changed is left out: another hard link, as `mrfrec nightly` keeps old
-    models, changes it.
+    The time of the last change of the inode is not part of it: `mrfrec nightly` makes another hard link to an
+    old model, which changes that time.
     """
 
     inode: int
-    content: tuple[int, int]  # its size, and when it was written
-    rights: tuple[int, int, int]  # its mode and its owners
+    content: tuple[int, int]  # size, and time of the last write
+    rights: tuple[int, int, int]  # mode, user and group
 
 
 @dataclass(frozen=True)
 class Served:
-    """A model that answers. Never changed: a replaced file makes another."""
+    """A model that answers. It never changes; a file that is replaced makes another one."""
 
     name: str
     model: Recommender
     file_hash: str
     opened: float  # seconds since 1970
-    written: float = 0.0  # the file: seconds since 1970
+    written: float = 0.0  # when the file was written: seconds since 1970
 
 
 class Choice(NamedTuple):
-    """The model of a request, and why it is this one."""
+    """The model of a request, and why it answers."""
 
     served: Served
     why: str  # "request", "split" or "default"
@@ -70,14 +72,15 @@ class ServedModels:
         salt: str = "",
         copies: "str | PathLike[str] | None" = None,
     ) -> None:
-        """Open copies of the models, made in the folder `copies`.
+        """Open copies of the models, which are made in the folder `copies`.
 
-        The visitors of a split are hashed with `salt`: other salts make other groups.
+        A hash with `salt` splits the visitors: another salt makes other groups.
         """
         if not paths:
             raise ParameterError("models", "at least one model", dict(paths))
         for name in paths:
-            if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name) is None:  # it goes into headers and labels
+            # The name stands in headers and labels.
+            if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name) is None:
                 rule = "up to 64 letters, digits, dots, dashes and underscores"
                 raise ParameterError("the name of a model", rule, name, "Give another one: NAME=FILE.")
         self.default = next(iter(paths)) if default is None else default
@@ -92,12 +95,14 @@ class ServedModels:
         self._salt = hashlib.blake2b(salt.encode()).digest() if salt else b""
         self._paths = dict(paths)
         self._stamps = {name: _stamp(path) for name, path in paths.items()}
-        # By model, if what answers is not what lies on disk: why.
+        # Models that are not those on disk: why, by name.
         self.stale: dict[str, str] = {}
-        # By model that could not be opened for a reason that may pass: when to try again, and the pause.
+        # Files that could not be opened for a reason that may pass: time of the next try, and pause, by name.
         self._due: dict[str, tuple[float, float]] = {}
-        self.on_failure: Callable[[str], None] = lambda name: None  # called when a file cannot be opened
-        self._lock = threading.Lock()  # one model is opened at a time
+        # This function is called when a file cannot be opened.
+        self.on_failure: Callable[[str], None] = lambda name: None
+        # One model is opened at a time.
+        self._lock = threading.Lock()
         self._copies = copies
         self._served = {name: self._opened(name) for name in paths}
 
@@ -105,9 +110,9 @@ class ServedModels:
         return iter(list(self._served.values()))
 
     def choose(self, name: str | None, visitor: Id | None = None) -> Choice:
-        """Return the model that was asked for, that of the visitor's part of the split, or the default.
+        """Return the model with this name, or the visitor's model of the split, or the default model.
 
-        The same visitor gets the same model, in every process.
+        The same visitor gets the same model in every process.
         """
         if name is not None:
             if name not in self._served:
@@ -116,15 +121,15 @@ class ServedModels:
         if self._split and visitor is not None:
             text = str(visitor).encode("utf-8", "surrogatepass")
             digest = hashlib.blake2b(text, digest_size=8, key=self._salt).digest()
-            place = int.from_bytes(digest, "big") / 2**64 * sum(self._split.values())
+            number = int.from_bytes(digest, "big") / 2**64 * sum(self._split.values())
             for part, share in self._split.items():
-                place -= share
-                if place < 0:
+                number -= share
+                if number < 0:
                     return Choice(self._served[part], "split")
         return Choice(self._served[self.default], "default")
 
     def changed(self) -> list[str]:
-        """Return the models whose files were replaced or changed since the last look, or are due again."""
+        """Return the models whose files were replaced or changed since the last call, or are due again."""
         changed = []
         for name, path in self._paths.items():
             stamp, before = _stamp(path), self._stamps[name]
@@ -147,13 +152,13 @@ class ServedModels:
         return changed
 
     def reload(self, name: str) -> Served:
-        """Open the file of a model anew and let it answer from now on.
+        """Open the file of a model anew; the new model answers from now on.
 
-        If that fails, the error is raised and the old model stays. Unless the file is damaged, it is due once
-        more after a pause.
+        If the file cannot be opened, the error is raised and the old model stays. Unless the file is damaged,
+        it is tried again after a pause.
         """
         with self._lock:
-            # Before it is read: a file that is replaced meanwhile counts as changed again.
+            # The stamp is taken before the file is read: a file that is replaced meanwhile counts as changed.
             self._stamps[name] = _stamp(self._paths[name])
             _, pause = self._due.pop(name, (0.0, _FIRST_PAUSE))
             try:
@@ -170,21 +175,24 @@ class ServedModels:
             before = self._served[name].file_hash
             self._served[name] = served
             self.stale.pop(name, None)
-            gc.collect()  # frees the old one
+            # Free the old model.
+            gc.collect()
         _log.info("model %s: %s replaces %s", name, served.file_hash, before)
         return served
 
     def follow(self, every: bool = False) -> None:
-        """Reload the models whose files were replaced, or all; the old stays where one cannot be opened."""
+        """Reload all models, or the models whose files were replaced. A file with a fault changes nothing."""
         for name in self._paths if every else self.changed():
-            with suppress(Exception):  # logged
+            # The error is in the log.
+            with suppress(Exception):
                 self.reload(name)
 
     def _opened(self, name: str) -> Served:
-        """Open a copy of a model, check every byte of it, and warm it up by an answer of each kind."""
+        """Open a copy of a model, check every byte of it, and warm it up by one answer of every kind."""
         start = time.perf_counter()
         path = self._paths[name]
-        folder = folder_of_copies(self._copies)  # whoever tidies up temporary files may have removed it
+        # A program that tidies up temporary files may have removed the folder.
+        folder = folder_of_copies(self._copies)
         try:
             copy = copied(path, folder)
         except OSError as error:
@@ -192,14 +200,16 @@ class ServedModels:
             raise ModelFileError(f"{path} could not be {what}: {error.strerror or error}.") from error
         try:
             model = load(copy.path)
-            model.threads = 1  # each process answers with one core
+            # A process answers with one core.
+            model.threads = 1
             model.verify()
             model.recommend(history=model.items_[:1], k=1, exclude_seen=False, explain=int(model.explains))
             model.catalogue.search("a", 1)
             served = Served(name, model, model.fitted_.file_hash[:16], time.time(), copy.written)
         except BaseException as error:
             copy.release()
-            if isinstance(error, ModelFileError):  # which names the copy
+            # The error must name the model file, not its copy.
+            if isinstance(error, ModelFileError):
                 raise ModelFileError(str(error).replace(str(copy.path), str(path))) from error.__cause__
             raise
         weakref.finalize(served, copy.release)
@@ -209,9 +219,9 @@ class ServedModels:
 
 def _stamp(path: Path) -> Stamp | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
     return Stamp(
-        found.st_ino, (found.st_size, found.st_mtime_ns), (found.st_mode, found.st_uid, found.st_gid)
+        status.st_ino, (status.st_size, status.st_mtime_ns), (status.st_mode, status.st_uid, status.st_gid)
     )

@@ -26,10 +26,10 @@ _log = logging.getLogger("mrfrec.service")
 
 _TO_STOP = (signal.SIGINT, signal.SIGTERM)
 _BACKLOG = 2048  # connections that wait to be accepted
-_SECONDS_TO_STOP = 10  # for requests under way when the service is told to stop
-_SECONDS_OF_SILENCE = 30  # between an answer and the next request of a connection
+_SECONDS_TO_STOP = 10  # time for requests under way when the service is told to stop
+_SECONDS_OF_SILENCE = 30  # time between an answer and the next request of a connection
 _MOST_HEAD = 65_536  # bytes of the head of a request
-# A last bound, far above the queue: with the usual 1,024 open files, 100 are left for all else.
+# This bound is far above the queue. Of the usual 1,024 open files, it leaves 100 for everything else.
 _MOST_CONNECTIONS = 900
 
 
@@ -45,20 +45,22 @@ def serve(
     settings: ServiceSettings | None = None,
     no_auth: bool = False,
 ) -> None:
-    """Serve models until the process is told to stop by SIGTERM or SIGINT; SIGHUP opens the models anew.
+    """Serve models until SIGTERM or SIGINT. SIGHUP opens the models anew.
 
-    The service is one process. Several of them behind a proxy map the same model file, which is in memory
-    once. Requests under way when the service is told to stop are finished, within ten seconds.
+    The service is one process. Several services behind a proxy map the same model file, which is in memory
+    once. When the service is told to stop, it finishes the requests under way, within ten seconds.
 
     Parameters
     ----------
     models, default, split, salt, settings
         As in `create_app`.
     host, port
-        Where to listen; a free port if 0. Elsewhere than on this machine's own addresses keys are needed,
-        unless `no_auth` says that they are not.
+        The address to listen at; port 0 is a free port. If other machines can reach the address, keys are
+        needed.
     uds
         Path of a Unix socket to listen at, in place of host and port. Its user and group may connect.
+    no_auth
+        Need no keys, although other machines can reach the address.
     """
     settings = settings or ServiceSettings()
     if not no_auth and settings.keys is None and uds is None and not _is_loopback(host):
@@ -67,16 +69,17 @@ def serve(
             "Make one with mrfrec serve --new-key, or say no_auth (--no-auth) if everybody may ask.",
         )  # fmt: skip
     if settings.keys is not None:
-        read_keys(settings.keys)  # fail before anything takes time
+        # Fail before anything takes time.
+        read_keys(settings.keys)
     try:
         import uvicorn
 
         from mrfrec.service.app import create_app
     except ImportError:
         raise missing_extra("serving needs FastAPI and uvicorn", "serve") from None
-    # A model that cannot be opened is an error of the command, before anybody can connect.
-    place = _bound(host, port) if uds is None else _bound_at(expanded(uds))
-    with _signals_of_a_start(), place as listening, LocalEngine(threads=1):
+    # Nobody can connect before all models are open: a model that cannot be opened ends the command.
+    bound = _bound(host, port) if uds is None else _bound_at(expanded(uds))
+    with _signals_of_a_start(), bound as listening, LocalEngine(threads=1):
         app = create_app(models, default=default, split=split, salt=salt, settings=settings)
         _prepare_process(app)
         server = uvicorn.Server(
@@ -95,10 +98,10 @@ def serve(
 
 @contextmanager
 def _signals_of_a_start() -> Iterator[None]:
-    """Let SIGTERM and SIGINT end the process until the event loop hears them, and pass over SIGHUP.
+    """Let SIGTERM and SIGINT end the process, and ignore SIGHUP, until the event loop handles signals.
 
-    A handler that raises would not do: a library may swallow, in a callback, what a signal raises while
-    models are opened.
+    A handler that raises is not enough: while models are opened, a library may swallow its error in a
+    callback.
     """
     before = {number: signal.signal(number, signal.SIG_DFL) for number in _TO_STOP}
     before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -110,19 +113,22 @@ def _signals_of_a_start() -> Iterator[None]:
 
 
 def _prepare_process(app: Any) -> None:
-    """Keep the event loop from waiting for the interpreter."""
-    app.openapi()  # made once, in a tenth of a second in which no request should wait
-    # All objects made so far stay. To look through them for garbage would stop all answers for 80 ms.
+    """Do slow work now, and keep the interpreter from pausing the event loop later."""
+    # FastAPI makes the description once, which takes a tenth of a second.
+    app.openapi()
+    # All objects made so far stay. A search for garbage among them would stop all answers for 80 ms, and
+    # answers leave hardly any cyclic garbage.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 10, 10)  # and answers leave hardly any garbage of this kind
-    sys.setswitchinterval(0.0001)  # seconds that an answer waits for a thread that makes a page or a batch
+    gc.set_threshold(20_000, 10, 10)
+    # An answer waits at most this time, in seconds, for a thread that makes a page or a batch.
+    sys.setswitchinterval(0.0001)
 
 
 def _hear_signals(app: Any, server: Any, drain: float) -> None:
-    """Reload on SIGHUP; say "not ready" for `drain` seconds before the server stops on SIGTERM or SIGINT.
+    """Reload on SIGHUP. On SIGTERM or SIGINT, say "not ready" for `drain` seconds, then stop the server.
 
-    Tell systemd of the start, the end, and that the event loop turns in between.
+    systemd is told that the service is ready, that its event loop turns, and that it stops.
     """
     from mrfrec.service.app import reload
 
@@ -130,7 +136,8 @@ def _hear_signals(app: Any, server: Any, drain: float) -> None:
     reloading: set[asyncio.Task[None]] = set()
 
     def start_reload(every: bool = True) -> None:
-        if len(reloading) < 2:  # one under way, and one that sees later changes
+        # One reload is under way, and one more will see later changes.
+        if len(reloading) < 2:
             task = asyncio.ensure_future(asyncio.to_thread(reload, app, every))
             reloading.add(task)
             task.add_done_callback(reloading.discard)
@@ -140,7 +147,8 @@ def _hear_signals(app: Any, server: Any, drain: float) -> None:
 
     def start_to_stop(number: signal.Signals) -> None:
         if app.state.load.is_closing:
-            if number == signal.SIGINT:  # a second Ctrl-C
+            # A second Ctrl-C stops the server at once.
+            if number == signal.SIGINT:
                 server.force_exit = True
                 stop()
             return
@@ -152,13 +160,17 @@ def _hear_signals(app: Any, server: Any, drain: float) -> None:
     loop.add_signal_handler(signal.SIGHUP, start_reload)
     for number in _TO_STOP:
         loop.add_signal_handler(number, start_to_stop, number)
-    start_reload(every=False)  # changes since the files were read, of which SIGHUP may have told
+    # Files may have changed since they were read, and SIGHUP was ignored meanwhile.
+    start_reload(every=False)
     _notify("READY=1")
     _keep_notifying(loop)
 
 
 def _notify(state: str) -> None:
-    """Send a state, such as READY=1, in one datagram."""
+    """Send systemd a state, such as READY=1: see sd_notify(3).
+
+    systemd names its socket in the environment. Without systemd, nothing is sent.
+    """
     name = os.environ.get("NOTIFY_SOCKET", "")
     if name:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending, suppress(OSError):
@@ -167,7 +179,7 @@ def _notify(state: str) -> None:
 
 
 def _keep_notifying(loop: asyncio.AbstractEventLoop) -> None:
-    """Let an event loop send WATCHDOG=1, twice in the time after which systemd takes it for stuck."""
+    """Let the event loop send WATCHDOG=1 twice in the time after which systemd considers it stuck."""
     seconds = int(os.environ.get("WATCHDOG_USEC", "0")) / 2e6
 
     def send() -> None:
@@ -191,7 +203,8 @@ def _bound_at(path: Path) -> Iterator[socket.socket]:
     with closing(socket.socket(socket.AF_UNIX)) as other, closing(socket.socket(socket.AF_UNIX)) as listening:
         try:
             if path.is_socket() and other.connect_ex(str(path)) != 0:
-                path.unlink()  # left behind by a process that was killed
+                # A process that was killed has left it behind.
+                path.unlink()
             listening.setblocking(False)
             listening.bind(str(path))
             path.chmod(0o660)
@@ -210,7 +223,8 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
         raise ParameterError("port", "from 0 to 65535", port)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind, protocol)  # with these, asyncio sends small answers at once
+        # Only a socket with its protocol makes asyncio send small answers at once.
+        listening = socket.socket(family, kind, protocol)
     except (OSError, OverflowError, UnicodeError) as error:
         raise DataError(f"{host}:{port} is no address to listen at: {error}.") from error
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
