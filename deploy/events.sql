@@ -1,4 +1,4 @@
--- The table that the job of compose.yaml reads: made by the owner of the database when it starts for the first time.
+-- The job of compose.yaml reads this table. The owner of the database makes it when the database starts for the first time.
 create table events (
     user_id bigint not null,
     sku text not null,

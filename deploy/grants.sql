@@ -1,5 +1,5 @@
--- The user of the job and all that it may do: read the events and exchange the recommendations. Run once, after events.sql, by the
--- owner of the database. A password is set afterwards, so that none is in a file.
+-- The user of the job may read the events and exchange the recommendations, nothing else. The owner of the database runs this once,
+-- after events.sql, and sets a password afterwards, so that no file has it.
 create role shop login;
 
 create table recs (
@@ -12,7 +12,7 @@ create table recs (
     primary key (user_id, rank)
 );
 
--- As PostgreSQL 15 and later have it by default.
+-- The default of PostgreSQL 15 and later.
 revoke create on schema public from public;
 
 grant select on events to shop;

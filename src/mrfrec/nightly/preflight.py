@@ -88,7 +88,7 @@ def steps(job: Job) -> list[str]:
         lines[0] += ", from {since} on, some time before the latest event of that model"
     if source.items is not None:
         by = "" if source.items_query is None else f" by items_query: {source.items_query}"
-        lines.append(f"read the table of items {redacted(source.items)}{by}")
+        lines.append(f"read the item table {redacted(source.items)}{by}")
     lines += [
         f"fit {job.build()!r} without {guard.heldout:.0%} of the users, and evaluate {guard.metric} on these",
         f"refuse to publish if the guard finds a fault: {guard!r}",

@@ -1,4 +1,4 @@
-// Search as you type, and controls that apply at once. The page works without it.
+// Search while you type, and controls that apply at once. The pages work without this script.
 "use strict";
 
 function suggest(input) {
@@ -22,13 +22,13 @@ function suggest(input) {
     if (!open) choose(-1);
   }
 
-  function choose(place) {
-    chosen = place;
-    options().forEach((option, i) => option.setAttribute("aria-selected", String(i === place)));
-    if (place < 0) {
+  function choose(index) {
+    chosen = index;
+    options().forEach((option, i) => option.setAttribute("aria-selected", String(i === index)));
+    if (index < 0) {
       input.removeAttribute("aria-activedescendant");
     } else {
-      const option = options()[place];
+      const option = options()[index];
       input.setAttribute("aria-activedescendant", option.id);
       option.scrollIntoView({ block: "nearest" });
     }
@@ -45,9 +45,11 @@ function suggest(input) {
     try {
       const query = new URLSearchParams(new FormData(form));
       const answer = await fetch(`${input.dataset.suggest}?${query}`, { signal: request.signal });
-      if (!answer.ok) return show(false);  // Enter still works, and says what is wrong
+      // Enter still works, and says what is wrong.
+      if (!answer.ok) return show(false);
       const html = await answer.text();
-      if (html === shown && !list.hidden) return;  // what is chosen stays chosen
+      // The chosen option stays chosen.
+      if (html === shown && !list.hidden) return;
       list.innerHTML = shown = html;
       const found = list.children.length;
       status.textContent = found === 1 ? "1 item" : `${found || "No"} items`;
@@ -79,7 +81,8 @@ function suggest(input) {
     }
   });
 
-  list.addEventListener("mousedown", (event) => event.preventDefault());  // the box keeps the focus
+  // The box keeps the focus.
+  list.addEventListener("mousedown", (event) => event.preventDefault());
   list.addEventListener("click", (event) => {
     const option = event.target.closest("[role=option]");
     if (option) location.assign(option.dataset.href);
