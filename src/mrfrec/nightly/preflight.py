@@ -67,8 +67,8 @@ def rehearse(job: Job) -> list[str]:
             unchecked.append(f"the columns of the events: {error}")
             continue
         if paths and all(path.is_file() for path in paths):
-            for table in open_sources(name, check_reading(reading)):
-                _check_columns(table, job)
+            for events in open_sources(name, check_reading(reading)):
+                _check_columns(events, job)
         else:
             unchecked.append(f"the columns of {redacted(name)}: only a run reads it.")
     recommendations = job.publish.recommendations
