@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mrfrec import DataError, ParameterError
-from mrfrec.service.copies import copied, folder_of_copies
+from mrfrec.service.served import copied, folder_of_copies
 
 
 @pytest.fixture

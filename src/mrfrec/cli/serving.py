@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument
 
+from mrfrec.checks import missing_extra
 from mrfrec.cli import note
 from mrfrec.cli.derived import parse_weights
 from mrfrec.cli.options import ServedSettings
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import WAIT
-from mrfrec.service.keys import new_key as new_api_key
-from mrfrec.service.log import lines_in_thread
+from mrfrec.service.server import lines_in_thread
 from mrfrec.service.server import serve as run
 from mrfrec.service.settings import ServiceSettings
 
@@ -151,7 +151,11 @@ def _make_key(name: str, role: str, models: list[str] | None) -> None:
     """Write the line for the file of keys to stdout, and the key to stderr."""
     if models:
         raise ParameterError("MODEL", "left out with --new-key", " ".join(models))
-    secret, line = new_api_key(name, role)
+    try:
+        from mrfrec.service.access import new_key
+    except ImportError:
+        raise missing_extra("keys of a service need FastAPI", "serve") from None
+    secret, line = new_key(name, role)
     sys.stdout.write(f"{line}\n")
     note(f"the key, which is not shown again: {secret}")
 

@@ -1,5 +1,6 @@
 """Metrics for Prometheus, of this process."""
 
+import logging
 import platform
 import re
 import time
@@ -21,7 +22,6 @@ from prometheus_client.registry import Collector
 
 from mrfrec import __version__
 from mrfrec.service.answers import Answered
-from mrfrec.service.log import LineQueue
 from mrfrec.service.served import ServedModels
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -125,7 +125,10 @@ class Metrics(Collector):
             info.add_metric((served.name, served.file_hash), 1)
             age.add_metric((served.name,), time.time() - served.written)
             stale.add_metric((served.name,), float(served.name in self._models.stale))
+        # The handler of `mrfrec serve` counts the lines that it drops.
+        handlers = logging.getLogger("mrfrec").handlers
         dropped = CounterMetricFamily(
-            "mrfrec_log_lines_dropped", "Lines of the log that nobody read in time.", LineQueue.dropped
-        )
+            "mrfrec_log_lines_dropped", "Lines of the log that nobody read in time.",
+            sum(getattr(handler, "dropped", 0) for handler in handlers),
+        )  # fmt: skip
         yield from (build, info, age, stale, dropped)

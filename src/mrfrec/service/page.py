@@ -19,10 +19,9 @@ from mrfrec.service import views
 from mrfrec.service.middleware import info_of
 from mrfrec.service.problems import ProblemError
 from mrfrec.service.queue import WorkQueue
-from mrfrec.service.schemas import PageQuery
 from mrfrec.service.served import ServedModels
 from mrfrec.service.settings import ServiceSettings
-from mrfrec.service.views import Content, PageVisit
+from mrfrec.service.views import Content, PageQuery, PageVisit
 
 View = Callable[[PageVisit], tuple[str, Content]]
 

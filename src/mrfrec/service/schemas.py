@@ -13,12 +13,11 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    Json,
     ValidationInfo,
     model_validator,
 )
 
-from mrfrec.answers.question import Boost, Question, Quotas, check_boost
+from mrfrec.answers.question import Boost, Question, check_boost
 from mrfrec.answers.where import check_where
 from mrfrec.checks import shortened
 from mrfrec.data.ids import Id
@@ -34,8 +33,6 @@ Visitor = _Integer | Annotated[str, Field(min_length=1)]
 _DAY = 86_400_000_000  # microseconds
 _MOST_NAMES = 20  # names of an object; no object of a request has more
 _MOST_REASONS = 100  # reasons for an item
-# Items of an answer or a history on a page. All items of a history are in every link of its page.
-MOST_ON_PAGE = 100
 
 
 def check_limit(size: int, setting: str, what: str, info: ValidationInfo) -> None:
@@ -271,21 +268,6 @@ class ExplainRequest(_ForSomebody):
     boost: _Boost = same_field(Question, "boost")
 
     model_config = _example({"item": "bread", "history": ["milk", "jam"]})
-
-
-class PageQuery(BaseModel):
-    """What the address of a page asks for."""
-
-    model: str = ""
-    q: str = ""  # words to search for
-    item: list[str] = Field(default=[], max_length=MOST_ON_PAGE)  # the history, or the item to show
-    id: str | None = Field(default=None, max_length=1000)  # the user to show
-    add: str | None = None  # if given, links of the results add an item to the history
-    k: int | None = Field(default=None, ge=1, le=MOST_ON_PAGE)
-    novelty: float | None = same_field(Question, "novelty")
-    variety: float = same_field(Question, "variety")
-    where: Json[Conditions] | None = None
-    at_most: Json[Quotas] = None
 
 
 Both = Annotated[list[str] | None, Field(description="Features of both items, where they carry the weight.")]

@@ -1,4 +1,4 @@
-"""Run the service with uvicorn, in one process."""
+"""Run the service with uvicorn, in one process, and write its log."""
 
 import asyncio
 import gc
@@ -8,18 +8,21 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
+from io import FileIO
+from logging.handlers import QueueHandler
 from os import PathLike
 from pathlib import Path
+from queue import Full, Queue
+from threading import Thread
 from typing import Any
 
 from mrfrec.checks import check_count, missing_extra
 from mrfrec.engines.local import LocalEngine
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import expanded
-from mrfrec.service.keys import read_keys
 from mrfrec.service.settings import ServiceSettings
 
 _log = logging.getLogger("mrfrec.service")
@@ -31,6 +34,9 @@ _SECONDS_OF_SILENCE = 30  # time between an answer and the next request of a con
 _MOST_HEAD = 65_536  # bytes of the head of a request
 # This bound is far above the queue. Of the usual 1,024 open files, it leaves 100 for everything else.
 _MOST_CONNECTIONS = 900
+# Lines of the log that wait. With --log-requests, a line may have 60,000 bytes.
+_MOST_LINES = 2000
+_SECONDS_TO_WRITE = 1.0  # time at the end to write the lines of the log that wait
 
 
 def serve(
@@ -68,15 +74,16 @@ def serve(
             "keys", f"given where others can reach the service, as at {host}", None,
             "Make one with mrfrec serve --new-key, or say no_auth (--no-auth) if everybody may ask.",
         )  # fmt: skip
-    if settings.keys is not None:
-        # Fail before anything takes time.
-        read_keys(settings.keys)
     try:
         import uvicorn
 
+        from mrfrec.service.access import read_keys
         from mrfrec.service.app import create_app
     except ImportError:
         raise missing_extra("serving needs FastAPI and uvicorn", "serve") from None
+    if settings.keys is not None:
+        # Fail before anything takes time.
+        read_keys(settings.keys)
     # Nobody can connect before all models are open: a model that cannot be opened ends the command.
     bound = _bound(host, port) if uds is None else _bound_at(expanded(uds))
     with _signals_of_a_start(), bound as listening, LocalEngine(threads=1):
@@ -243,3 +250,71 @@ def _url(listening: socket.socket) -> str:
         return f"unix:{listening.getsockname()}"
     host, port = listening.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+# ── the log ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class LineQueue(QueueHandler):
+    """Formats records and puts them into a queue; drops a record if the queue is full."""
+
+    dropped = 0
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Put the line of a record into the queue."""
+        try:
+            self.queue.put_nowait(record.getMessage())
+        except Full:
+            self.dropped += 1
+
+
+@contextmanager
+def lines_in_thread(names: Sequence[str], formatter: logging.Formatter) -> Iterator[None]:
+    """Let a thread write the lines of these loggers. At the end they get their own handlers back.
+
+    The program that reads stderr may stop, and a pipe holds only 64 KB: then the service would wait for ever
+    in the middle of a request. With a queue, only the thread waits. While the queue is full, lines are
+    dropped and counted.
+    """
+    lines: Queue[str | None] = Queue(_MOST_LINES)
+    thread = Thread(target=_write, args=(lines,), name="log", daemon=True)
+    thread.start()
+    handler = LineQueue(lines)
+    handler.setFormatter(formatter)
+    own = {name: _exchange(name, [handler]) for name in names}
+    try:
+        yield
+    finally:
+        for name, handlers in own.items():
+            _exchange(name, handlers)
+        with suppress(Full):
+            lines.put(None, timeout=_SECONDS_TO_WRITE)
+        # The thread may wait for ever, but a daemon does not keep the process from ending.
+        thread.join(_SECONDS_TO_WRITE)
+
+
+def _exchange(name: str, handlers: Sequence[logging.Handler]) -> list[logging.Handler]:
+    """Set the handlers of a logger and return its earlier handlers."""
+    logger = logging.getLogger(name)
+    before = logger.handlers[:]
+    for handler in before:
+        logger.removeHandler(handler)
+    for handler in handlers:
+        logger.addHandler(handler)
+    return before
+
+
+def _write(lines: "Queue[str | None]") -> None:
+    """Write lines to the stderr of this process until None comes.
+
+    This uses neither the buffer of `sys.stderr` nor the lock of a handler: at its end, Python would wait for
+    the thread that holds them.
+    """
+    own = os.devnull if sys.__stderr__ is None else sys.__stderr__.fileno()
+    with FileIO(own, "w", closefd=isinstance(own, str)) as stderr:
+        while (line := lines.get()) is not None:
+            rest = f"{line}\n".encode(errors="backslashreplace")
+            # The program that reads stderr may have closed it.
+            with suppress(OSError):
+                while rest:
+                    rest = rest[stderr.write(rest) :]

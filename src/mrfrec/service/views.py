@@ -10,19 +10,21 @@ from urllib.parse import urlencode
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, Field, Json
 
 from mrfrec.answers.people import people_of
-from mrfrec.answers.question import Question
+from mrfrec.answers.question import Question, Quotas
 from mrfrec.answers.recommending import explanations
 from mrfrec.answers.tables import history_columns
 from mrfrec.answers.where import mask_of
 from mrfrec.checks import shortened
 from mrfrec.models.recommender import Recommender
+from mrfrec.options import same_field
 from mrfrec.service import answers
 from mrfrec.service.api import index_of
 from mrfrec.service.graph import NARROW, WIDE, draw
 from mrfrec.service.problems import ProblemError
-from mrfrec.service.schemas import MOST_ON_PAGE, PageQuery, where_of
+from mrfrec.service.schemas import Conditions, where_of
 from mrfrec.service.served import Served
 
 Content = dict[str, Any]
@@ -30,9 +32,26 @@ Indices = Sequence[int] | npt.NDArray[Any]
 
 FOUND, SUGGESTED = 50, 8  # items that a search shows on its page, and below its box
 _POPULAR = 12  # items on the start page
+# Items of an answer or a history on a page. All items of a history are in every link of its page.
+MOST_ON_PAGE = 100
 _NAME, _WHOLE_NAME = 120, 1000  # characters of a name in lists, and on the page of its item
 _FEATURES = 20  # features of an item, the rarest
 _FEW_BARS = 6  # bars of a score that are visible at once
+
+
+class PageQuery(BaseModel):
+    """What the address of a page asks for."""
+
+    model: str = ""
+    q: str = ""  # words to search for
+    item: list[str] = Field(default=[], max_length=MOST_ON_PAGE)  # the history, or the item to show
+    id: str | None = Field(default=None, max_length=1000)  # the user to show
+    add: str | None = None  # if given, links of the results add an item to the history
+    k: int | None = Field(default=None, ge=1, le=MOST_ON_PAGE)
+    novelty: float | None = same_field(Question, "novelty")
+    variety: float = same_field(Question, "variety")
+    where: Json[Conditions] | None = None
+    at_most: Json[Quotas] = None
 
 
 @dataclass(frozen=True, kw_only=True)
