@@ -28,7 +28,7 @@ import scipy.sparse as sp
 
 from benchmarks.behind_nginx import free_port, nginx
 from mrfrec import MRF, load
-from mrfrec.service.access import new_key
+from mrfrec.service.access_control import new_key
 
 SECONDS = 15.0  # of each attack
 Usage = Callable[[], float]  # tells the memory of a process, in MB

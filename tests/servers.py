@@ -21,7 +21,7 @@ import uvicorn
 from mrfrec import MRF, read_interactions, read_item_features
 from mrfrec.data.ids import Texts
 from mrfrec.service import ServiceSettings, create_app
-from mrfrec.service.access import new_key
+from mrfrec.service.access_control import new_key
 
 ASK = {"history": ["milk", "tea"], "k": 3}
 JSON = {"Content-Type": "application/json"}

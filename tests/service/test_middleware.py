@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from mrfrec.cli.serving import JsonLines
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.service import ServiceSettings, answers, create_app
-from mrfrec.service.access import Rates, new_key, read_keys
+from mrfrec.service.access_control import Rates, new_key, read_keys
 from mrfrec.service.app import reload
 from mrfrec.service.metrics import ROUTES, route_of
 

@@ -22,7 +22,7 @@ import yaml
 import mrfrec
 from mrfrec.errors import DataError
 from mrfrec.service import ServiceSettings, create_app, serve
-from mrfrec.service.access import new_key
+from mrfrec.service.access_control import new_key
 
 from servers import (
     ASK,

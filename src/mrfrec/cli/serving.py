@@ -152,7 +152,7 @@ def _make_key(name: str, role: str, models: list[str] | None) -> None:
     if models:
         raise ParameterError("MODEL", "left out with --new-key", " ".join(models))
     try:
-        from mrfrec.service.access import new_key
+        from mrfrec.service.access_control import new_key
     except ImportError:
         raise missing_extra("keys of a service need FastAPI", "serve") from None
     secret, line = new_key(name, role)

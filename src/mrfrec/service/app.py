@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from mrfrec import __version__
 from mrfrec.errors import MrfrecError
 from mrfrec.io.atomic import file_path
-from mrfrec.service.access import AccessControl
+from mrfrec.service.access_control import AccessControl
 from mrfrec.service.api import create_router
 from mrfrec.service.metrics import CONTENT_TYPE, Metrics, route_of
 from mrfrec.service.middleware import ProcessLoad, RequestLimits, RequestLog, info_of

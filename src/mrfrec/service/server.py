@@ -77,7 +77,7 @@ def serve(
     try:
         import uvicorn
 
-        from mrfrec.service.access import read_keys
+        from mrfrec.service.access_control import read_keys
         from mrfrec.service.app import create_app
     except ImportError:
         raise missing_extra("serving needs FastAPI and uvicorn", "serve") from None
