@@ -56,7 +56,7 @@ HOME_OF = {
 ALLOWED = {"numpy", "scipy", "polars", "mrfrec", *HOME_OF}
 # Data flows along this list; a package imports only itself and what stands before it.
 PACKAGES = [
-    "errors", "checks", "options", "shown", "core", "bars", "engines", "data", "io", "figures", "fitted",
+    "errors", "core", "checks", "options", "shown", "bars", "engines", "data", "io", "figures", "fitted",
     "answers", "models", "extending", "testing", "evaluation", "datasets", "nightly", "service", "cli",
 ]  # fmt: skip
 

@@ -4,11 +4,10 @@ The scratch space of all threads together gets a fixed allowance, and an engine 
 has room for. So the bytes that a fit needs do not depend on the number of threads.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from mrfrec.core.engine import human_bytes
-from mrfrec.shown import Report, Section, Tabular, report_of
 
 # Every batch of blocks costs a pass over the data, so the more interactions there are, the more a batch may
 # hold: a rule of thumb, in bytes, within bounds that leave room for others on an ordinary machine. A machine
@@ -66,8 +65,8 @@ class Settings:
         return replace(self, rank=0, rank_weight=0.0, novelty=0.0, recency=1.0, offset=False)
 
 
-@dataclass(frozen=True, repr=False)
-class Plan(Tabular):
+@dataclass(frozen=True)
+class Plan:
     """What a fit decided to do, and why; as a string, one line."""
 
     kind: Literal["dense", "sparse"]
@@ -113,17 +112,6 @@ class Plan(Tabular):
         held = f"{human_bytes(self.in_use)} in use with the data, " if self.in_use else ""
         least = f" (at least {human_bytes(self.least)})" if self.least < self.needed else ""
         return f"{held}up to {human_bytes(self.needed)} more{least}, limit {human_bytes(self.limit)}"
-
-
-@report_of.register
-def of_plan(plan: Plan) -> Report:
-    """Report a plan."""
-    decided = {name: getattr(plan, name) for name in ("l2", "sparsity", "rank")}
-    rows = [(name, x if isinstance(x, str) else f"{x:.3g}") for name, x in decided.items() if x is not None]
-    rows += [("memory", plan.memory)] if plan.limit else []
-    rows += [("device", plan.device)] if plan.device else []
-    about = [f"{plan.kind} model: {plan.reason}"]
-    return Report(about, [Section(["", "plan"], rows)], records=[asdict(plan)])
 
 
 def tile_size(m: int) -> int:

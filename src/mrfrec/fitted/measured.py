@@ -1,11 +1,12 @@
-"""What a fit has measured: values, what they gain, and how this is said and saved."""
+"""What a fit has decided and measured: its plan, values, what they gain, and how this is said and saved."""
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from mrfrec.checks import in_words
+from mrfrec.core.plan import Plan
 from mrfrec.data.reading_options import duration_text
 from mrfrec.errors import ParameterError
 from mrfrec.shown import Report, Section, Tabular, report_of
@@ -58,6 +59,22 @@ def number_text(name: str, value: float) -> str:
     """Return a value for people."""
     shown = as_parameter(name, value)
     return f"{shown:.3g}" if isinstance(shown, float | int) else str(shown)
+
+
+@dataclass(frozen=True, repr=False)
+class FitPlan(Tabular, Plan):
+    """The plan of a fit, which shows itself as a table; as a string, one line."""
+
+
+@report_of.register
+def of_plan(plan: FitPlan) -> Report:
+    """Report a plan."""
+    decided = {name: getattr(plan, name) for name in ("l2", "sparsity", "rank")}
+    rows = [(name, x if isinstance(x, str) else f"{x:.3g}") for name, x in decided.items() if x is not None]
+    rows += [("memory", plan.memory)] if plan.limit else []
+    rows += [("device", plan.device)] if plan.device else []
+    about = [f"{plan.kind} model: {plan.reason}"]
+    return Report(about, [Section(["", "plan"], rows)], records=[asdict(plan)])
 
 
 class MeasuredValue(NamedTuple):

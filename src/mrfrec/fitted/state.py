@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from mrfrec.core.ages import Recency
-from mrfrec.core.plan import Plan
 from mrfrec.core.rows import Rows
 from mrfrec.data.catalogue import Catalogue, DataSize, Training
 from mrfrec.data.erasures import Erasures
@@ -22,7 +21,7 @@ from mrfrec.data.interactions import Interactions
 from mrfrec.data.item_table import ItemFeatures
 from mrfrec.data.pairs import Origin, rules_of_matrix
 from mrfrec.errors import DataError
-from mrfrec.fitted.measured import Measured, as_parameter
+from mrfrec.fitted.measured import FitPlan, Measured, as_parameter
 from mrfrec.fitted.scorers import Base, Scorer, Ties, novelty_factors
 
 Array = npt.NDArray[Any]
@@ -48,7 +47,7 @@ class Learned(ABC):
     base_scores: Array  # (m) of each item, without any contribution of a history
     values: Mapping[str, float] = field(default_factory=dict)  # of the parameters that may be "auto"
     measured: Measured | None = None  # values that the fit has measured
-    plan: Plan | None = None  # what the fit has decided, if there was something to decide
+    plan: FitPlan | None = None  # what the fit has decided, if there was something to decide
     # Seconds of each stage of the fit, and "total", and planned bytes; neither is saved.
     timings: Mapping[str, float] = field(default_factory=dict)
     memory_plan: Mapping[str, int] = field(default_factory=dict)

@@ -15,11 +15,12 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.checks import check_count, check_flag, check_nonnegative, check_number
-from mrfrec.core.plan import Plan, Settings
+from mrfrec.core.plan import Settings
 from mrfrec.data.catalogue import Catalogue, DataSize
 from mrfrec.data.interactions import Interactions
 from mrfrec.engines.local import LocalEngine
 from mrfrec.fitted.linear import LinearWeights
+from mrfrec.fitted.measured import FitPlan
 from mrfrec.models.linear import Linear
 from mrfrec.models.mrf.fit import Field
 from mrfrec.models.mrf.parameters import keep
@@ -143,7 +144,7 @@ class EASE(Linear):
     def _fit(self, data: Interactions, context: FitContext) -> MRFWeights:
         return Field.of(self).fit(data, context)
 
-    def planned_for(self, size: DataSize) -> Plan:
+    def planned_for(self, size: DataSize) -> FitPlan:
         return Field.of(self).planned_for(size)
 
 
@@ -189,5 +190,5 @@ class EDLAE(Linear):
     def _fit(self, data: Interactions, context: FitContext) -> MRFWeights:
         return Field.of(self).fit(data, context)
 
-    def planned_for(self, size: DataSize) -> Plan:
+    def planned_for(self, size: DataSize) -> FitPlan:
         return Field.of(self).planned_for(size)

@@ -24,7 +24,6 @@ from mrfrec.answers.tables import Form, WriteOptions
 from mrfrec.bars import showing
 from mrfrec.checks import check_count, check_flag, check_frames, check_thread_count
 from mrfrec.core.engine import Progress
-from mrfrec.core.plan import Plan
 from mrfrec.data.catalogue import Catalogue, Columns, DataSize, name_with_id
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.data.interactions import Interactions
@@ -32,7 +31,7 @@ from mrfrec.data.reading_options import PARSING, Format, MissingTime, OnBad
 from mrfrec.engines.machine import memory_budget, parse_bytes
 from mrfrec.errors import MrfrecError, NotFittedError, ParameterError
 from mrfrec.fitted import files
-from mrfrec.fitted.measured import Measured, as_parameter
+from mrfrec.fitted.measured import FitPlan, Measured, as_parameter
 from mrfrec.fitted.scorers import Ties
 from mrfrec.fitted.state import FittedState, Learned
 from mrfrec.io.artifact import Stored, StoredArrays, check_unchanged, write_erasures
@@ -106,7 +105,7 @@ class Recommender(ABC):
     def _restore(self, arrays: "Mapping[str, Stored]", facts: Mapping[str, Any], m: int) -> Learned:
         """Return what was learned, from a file with the arrays and facts of `Learned.stored`, for m items."""
 
-    def planned_for(self, size: DataSize) -> "Plan | None":
+    def planned_for(self, size: DataSize) -> "FitPlan | None":
         """Return what a fit to data of this size would do; None if there is nothing to decide."""
         return None
 
@@ -358,7 +357,7 @@ class Recommender(ABC):
         return {name: as_parameter(name, x) for name, x in self.fitted_.learned.values.items()}
 
     @property
-    def plan_(self) -> Plan:
+    def plan_(self) -> FitPlan:
         """What the fit has decided, and why. Models that have nothing to decide have no plan."""
         plan = self.fitted_.learned.plan
         if plan is None:

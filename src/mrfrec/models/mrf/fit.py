@@ -11,13 +11,13 @@ import numpy as np
 
 from mrfrec.checks import warn
 from mrfrec.core.engine import Progress, part_of
-from mrfrec.core.plan import Plan, Settings, Sizes
+from mrfrec.core.plan import Settings, Sizes
 from mrfrec.data.catalogue import DataSize
 from mrfrec.data.interactions import Interactions
 from mrfrec.data.item_table import ItemFeatures
 from mrfrec.engines.local import LocalEngine
 from mrfrec.errors import MemoryPlanError, ParameterError
-from mrfrec.fitted.measured import Goal, Measured
+from mrfrec.fitted.measured import FitPlan, Goal, Measured
 from mrfrec.fitted.scorers import novelty_factors
 from mrfrec.models.mrf.parameters import RULES, is_measured, number_of, start_of
 from mrfrec.models.mrf.weights import MRFWeights
@@ -52,7 +52,7 @@ class Field:
 
     # ── what a fit would do ───────────────────────────────────────────────────────────────────────
 
-    def planned_for(self, size: DataSize) -> Plan:
+    def planned_for(self, size: DataSize) -> FitPlan:
         """Return what a fit to data of this size would do before it measures; l2="auto" stays."""
         from mrfrec.core.deciding import decide
 
@@ -60,9 +60,9 @@ class Field:
         with self.engine() as engine:
             binary = size.binary and settings.counts_alike
             sizes = Sizes(*size[:3], binary, itemsize, engine.memory.limit)
-            return decide(settings, sizes, engine.memory)
+            return FitPlan(**vars(decide(settings, sizes, engine.memory)))
 
-    def planned(self, data: Interactions) -> Plan:
+    def planned(self, data: Interactions) -> FitPlan:
         """Return the same for the data itself, with the memory that measuring takes."""
         from mrfrec.core import fitting
         from mrfrec.core.deciding import decide
@@ -73,13 +73,12 @@ class Field:
         with self.engine() as engine:
             sizes = fitting.sizes_of(X, settings, engine.memory.limit, features=features)
             plan = decide(settings, sizes, engine.memory)
-            if not task.free:
-                return plan
-            asked = held_out.held_out(data, measuring.most_scores(engine, settings.dtype))
+            most = measuring.most_scores(engine, settings.dtype)
+            asked = held_out.held_out(data, most) if task.free else None
             with suppress(MemoryPlanError):  # without the memory for trials, nothing is measured
                 if asked is not None:
                     plan = measuring.prepare(asked, X, settings, task.free, engine, 0).final
-        return plan
+        return FitPlan(**vars(plan))
 
     # ── the fit ───────────────────────────────────────────────────────────────────────────────────
 
@@ -102,11 +101,11 @@ class Field:
                 times=data.times, copied=context.copied, reuse=reuse,
                 announce=lambda plan: None if before.announced else measuring.announce(plan),
             )  # fmt: skip
-            learned = self._with_scores(fitted, data, settings)
-        plan = before.completed(fitted.plan)
+            plan = FitPlan(**vars(before.completed(fitted.plan)))
+            learned = self._with_scores(fitted, plan, data, settings)
         timings = {**engine.timings, "total": time.perf_counter() - began + engine.saved, **before.timings}
         stages = _largest(before.stages, engine.memory.stages)
-        learned = replace(learned, plan=plan, measured=before.measured)
+        learned = replace(learned, measured=before.measured)
         new = np.flatnonzero(~data.used)
         if self._features(data) is not None and len(new):
             began = time.perf_counter()
@@ -161,7 +160,9 @@ class Field:
         features = settings.counted(self._features(data))
         return None if features is None else features.of_used(data.used)
 
-    def _with_scores(self, fitted: "Fitted", data: Interactions, settings: Settings) -> MRFWeights:
+    def _with_scores(
+        self, fitted: "Fitted", plan: FitPlan, data: Interactions, settings: Settings
+    ) -> MRFWeights:
         """Put the low-rank part, novelty and base scores beside the weights."""
         from mrfrec.models.mrf.scoring import as_asked, intercept, relative_spread
 
@@ -179,10 +180,10 @@ class Field:
             weights, base_scores = weights.scaled(factors), base_scores * factors
         if low_rank is not None:
             low_rank = low_rank.scaled(factors * rank_weight) if rank_weight else None
-        values["l2"] = float(fitted.plan.l2)
+        values["l2"] = float(plan.l2)
         return MRFWeights(
             weights=weights, base_scores=base_scores, low_rank=low_rank, mean=fitted.mean, scale=fitted.scale,
-            offset=settings.offset, plan=fitted.plan, rank_weight=rank_weight, threshold=fitted.threshold,
+            offset=settings.offset, plan=plan, rank_weight=rank_weight, threshold=fitted.threshold,
             n_blocks=fitted.n_blocks, pattern=fitted.pattern, values=self._meaningful(values, data),
         )  # fmt: skip
 

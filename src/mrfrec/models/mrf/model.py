@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from mrfrec.core.plan import Plan
 from mrfrec.data.catalogue import DataSize
 from mrfrec.data.interactions import Interactions
 from mrfrec.data.reading_options import Duration
+from mrfrec.fitted.measured import FitPlan
 from mrfrec.fitted.state import FittedState
 from mrfrec.io.artifact import Stored
 from mrfrec.io.tables import as_interactions
@@ -222,11 +222,11 @@ class MRF(Linear):
     def _restore(self, arrays: Mapping[str, Stored], facts: Mapping[str, Any], m: int) -> MRFWeights:
         return replace(MRFWeights.of_file(arrays, facts, m), offset=self._field.settings.offset)
 
-    def planned(self, data: object) -> Plan:
+    def planned(self, data: object) -> FitPlan:
         """Return what a fit to this data would do before it measures; l2="auto" stays."""
         return self._field.planned(as_interactions(data))
 
-    def planned_for(self, size: DataSize) -> Plan:
+    def planned_for(self, size: DataSize) -> FitPlan:
         return self._field.planned_for(size)
 
     @property

@@ -8,13 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.core.plan import Plan
 from mrfrec.data.catalogue import Catalogue
 from mrfrec.data.item_table import ItemFeatures
 from mrfrec.fitted import scorers
 from mrfrec.fitted.files import shaped
 from mrfrec.fitted.linear import LinearWeights, stored_weights
-from mrfrec.fitted.measured import Measured
+from mrfrec.fitted.measured import FitPlan, Measured
 from mrfrec.fitted.state import Facts
 from mrfrec.io.artifact import Stored
 from mrfrec.models.mrf.parameters import RULES, is_measured
@@ -30,7 +29,7 @@ class MRFWeights(LinearWeights):
     mean: npt.NDArray[np.float64]  # μ
     scale: npt.NDArray[np.float64]  # s
     offset: bool
-    plan: Plan
+    plan: FitPlan
     rank_weight: float  # λ
     threshold: float | None
     n_blocks: int | None
@@ -78,7 +77,7 @@ class MRFWeights(LinearWeights):
         mean, scale = (shaped(arrays, name, m).read() for name in ("mean", "scale"))
         if (scale < 0).any():
             raise arrays["scale"].damaged()
-        plan = Plan(**facts["plan"])
+        plan = FitPlan(**facts["plan"])
         str(plan)  # raises if what should be numbers are none
         if plan.kind != ("dense" if "weights" in arrays else "sparse"):
             raise KeyError("plan")
