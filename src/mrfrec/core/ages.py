@@ -1,10 +1,10 @@
-"""When: how much an event counts by its age, and by its place in a history.
+"""How much an event counts by its age, and by its step in a history.
 
     w_ui = 2^(−(now − t_ui)/half-life) = ω_u·r_ui²,    ω_u = 2^(−(now − t_u)/half-life),    t_u = max t_ui
 
 A fit gets the values r·x and the weights ω of users: S then fades as w does. A history that is asked about
-gets the same values r·x, times ρ^place, where the last moment of the history has place 0. So training and
-questions are on one scale, and nothing but differences of times matters.
+gets the same values r·x, times ρ^p for a step p steps before the last one. So training and questions are on
+one scale, and nothing but differences of times matters.
 """
 
 from typing import NamedTuple
@@ -16,12 +16,14 @@ import scipy.sparse as sp
 Floats = npt.NDArray[np.float64]
 Times = npt.NDArray[np.int64]  # microseconds since 1970, one per entry of a matrix
 
-OLDEST = 20  # half-lives after which an event fades no more: it counts a millionth, and its item stays seen
-_FARTHEST = 64  # moments from the end of a history from which on all places count alike
+# After so many half-lives an event fades no more: it counts a millionth, and its item stays seen.
+OLDEST = 20
+# All steps count alike that are farther than this from the end of a history.
+_FARTHEST = 64
 
 
 class UserAges(NamedTuple):
-    """How much users count by their ages."""
+    """How much users count by the ages of their events."""
 
     weight: Floats  # ω
     length: Floats  # Σ r² of each history, its length in entries that have not faded
@@ -43,7 +45,7 @@ def faded(X: "sp.csr_array", times: Times, half_life: float) -> "tuple[sp.csr_ar
 
 
 def last_times(ptr: npt.NDArray[np.integer], times: Times) -> Times:
-    """Return the last time of each row; that of an empty row is the earliest of all."""
+    """Return the last time of each row; an empty row gets the earliest time of all."""
     used = np.diff(ptr) > 0
     last = np.full(len(used), times.min(initial=0), np.int64)
     if len(times):
@@ -54,13 +56,13 @@ def last_times(ptr: npt.NDArray[np.integer], times: Times) -> Times:
 def _factors(
     ptr: npt.NDArray[np.integer], times: Times, last: Times, half_life: float
 ) -> npt.NDArray[np.float32]:
-    """Return r of each entry."""
+    """Return the factor r of each entry."""
     half_lives = (np.repeat(last, np.diff(ptr)) - times) / (2 * half_life)
     return np.exp2(-np.minimum(half_lives, OLDEST / 2)).astype(np.float32)
 
 
-def moments_from_end(ptr: npt.NDArray[np.integer], times: Times) -> npt.NDArray[np.int64]:
-    """Return for each entry how many different later times its row has: 0 for the last moment."""
+def steps_from_end(ptr: npt.NDArray[np.integer], times: Times) -> npt.NDArray[np.int64]:
+    """Return the number of later steps in the row of each entry: 0 for the last step."""
     owner = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
     order = np.lexsort((-times, owner))
     by_time, of = times[order], owner[order]
@@ -73,7 +75,7 @@ def moments_from_end(ptr: npt.NDArray[np.integer], times: Times) -> npt.NDArray[
 
 
 class Recency(NamedTuple):
-    """How the values of a history that is asked about fall with time."""
+    """How the values of a history in a question fall with time."""
 
     half_life: float = 0.0  # of events, in microseconds; 0: they do not fade
     recency: float = 1.0  # ρ
@@ -97,12 +99,12 @@ class Recency(NamedTuple):
         ptr
             Where each history begins.
         times
-            Of each entry; or, with `are_times=False`, numbers that tell the order alone.
+            The time of each entry; with `are_times=False`, numbers that tell the order alone.
         """
         out = np.ones(len(times), np.float32)
         if self.recency != 1:
-            place = np.minimum(moments_from_end(ptr, times), _FARTHEST)
-            out *= np.power(self.recency, place.astype(np.float64)).astype(np.float32)
+            steps = np.minimum(steps_from_end(ptr, times), _FARTHEST)
+            out *= np.power(self.recency, steps.astype(np.float64)).astype(np.float32)
         if self.half_life and are_times:
             out *= _factors(ptr, times, last_times(ptr, times), self.half_life)
         return out

@@ -1,11 +1,11 @@
 """§3.2: which items head a block, one small system per block, and the average of the estimates they give.
 
 For each block, S[N(i)∪{i}, N(i)∪{i}] + ridge is factorised once, and only the columns D(i) of its inverse
-are computed. Items that the same people used in the same way are solved as one: long tails are full of them,
-such as all the books that only one person has. Blocks go in batches that fit the memory at hand: each batch
-streams the rows of S it needs into its blocks and solves them, and the estimates are added up in the order
-of the blocks. That order, and every block's own arithmetic, is the same whatever the batches and threads
-are, and so is the result, to the bit.
+are computed. Identical items, which the same users have with the same values, are solved as one: long tails
+are full of them, such as all the books that only one user has. Blocks go in batches that fit into memory. A
+batch streams the rows of S that it needs into its blocks and solves these, and the estimates are added up in
+the order of the blocks. Neither this order nor the arithmetic of a block depends on batches or threads, so
+the result is the same to the bit.
 """
 
 from collections.abc import Callable
@@ -27,8 +27,10 @@ from mrfrec.core.plan import Settings, Sizes
 from mrfrec.core.rows import Rows
 from mrfrec.core.statistics import TRANSPOSE_PARTS, Statistics, not_positive_definite, transposed
 
-_PER_MEMBER, _PER_KIND = 8, 20  # bytes an item, and a kind, of a block takes beside its part of XᵀX
-_COPIED = 1 << 22  # numbers that a thread copies at one time
+# Bytes that an item of a block, and a class of identical items, take beside the block's part of XᵀX.
+_PER_MEMBER, _PER_KIND = 8, 20
+# Numbers that a thread copies at one time.
+_COPIED = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def make_schedule(pattern: Pattern, popularity: npt.NDArray[np.int64], r: float,
 
 @dataclass(frozen=True)
 class Gathered:
-    """The parts of XᵀX of all blocks, kept for further fits that differ in the ridge alone."""
+    """The parts of XᵀX of all blocks, kept for later fits that differ in the ridge alone."""
 
     batch: Blocks
     store: Array
@@ -81,7 +83,7 @@ class Gathered:
 
 @dataclass(frozen=True)
 class Layout:
-    """What lays out any range of blocks: everything about them but their parts of XᵀX."""
+    """All that is known of the blocks before their parts of XᵀX are counted."""
 
     pattern: Pattern
     schedule: Schedule
@@ -89,7 +91,7 @@ class Layout:
     kinds: npt.NDArray[np.int64]
     targets: npt.NDArray[np.int64]
     twin: npt.NDArray[np.int32]
-    ordered: bool = False  # ordered pairs count
+    ordered: bool = False
 
     def places(self) -> npt.NDArray[np.int64]:
         """Return the numbers in each block's place: first the strict lower triangle of S, then estimates.
@@ -152,7 +154,7 @@ def estimate_weights(
     m, memory = statistics.m, engine.memory
     column_ptr, columns = pattern.column_ptr, pattern.neighbors
     with engine.stage("kinds", 1):
-        # Identical items have been used in different places: with ordered pairs each stands for itself.
+        # Identical items were used at different steps, so with ordered pairs every item stands for itself.
         ordered = statistics.order is not None
         twin = np.arange(m, dtype=np.int32) if ordered else statistics.first_twins(engine)
         members = np.diff(column_ptr)[schedule.heads] + 1
@@ -179,7 +181,7 @@ def estimate_weights(
     batch_ranges = batches(block_bytes, worthwhile, held, engine, advice)
     additions = 2.0 * float(statistics.X.rank.sum(dtype=np.int64)) + len(statistics.X.items)
     expected = costs.of_blocks(kinds, targets, len(batch_ranges) * additions, ordered)
-    # The largest blocks come first, and all steps of a range take the same time.
+    # The largest blocks come first, while all steps of a range take the same time.
     spent = np.concatenate([[0.0], np.cumsum(kinds**2.5)])
     ends = np.array([0, *(last for _, last in batch_ranges)])
     marks = np.linspace(0, len(kinds), 101)
@@ -262,8 +264,8 @@ def solve_blocks(statistics: Statistics, ridge: Floats, batch: Blocks, store: Ar
     size = np.diff(batch.kind_ptr)
     largest = int(size.max())
     by_size = np.argsort(-size, kind="stable")
-    # The time of a block of k kinds grows with k² where it is small (copying) and k³ where it is large
-    # (factorising); k^2.5 balances the pieces well enough, and the constant stands for the calls themselves.
+    # The time of a small block grows with k² (copying), and of a large one with k³ (factorising). k^2.5
+    # balances the pieces well enough, and the constant stands for the calls themselves.
     pieces = [by_size[p:q] for p, q in split_evenly(size[by_size] ** 2.5 + 1000.0, 512)]
     work_size = 2 * largest * largest + largest
     solve = kernels.solve_blocks
@@ -303,7 +305,7 @@ def block_name(batch: Blocks, block: int) -> str:
 
 
 def _even_steps(total: int, parts: int) -> list[int]:
-    """Divide steps of progress among tasks that take about the same time each, however large they are."""
+    """Divide steps of progress among tasks that take about the same time."""
     return [total * (part + 1) // parts - total * part // parts for part in range(parts)]
 
 

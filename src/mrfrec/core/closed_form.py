@@ -3,9 +3,9 @@
     C = (S + ridge)⁻¹,    B' = −C ⊘ diag(C) per column, zero diagonal,    B = dMat(1/s)·B'·dMat(s)
 
 All steps share one m × m array: its lower triangle is S, then the Cholesky factor L, then W = L⁻¹, then
-C = Wᵀ·W, and at the end both triangles are B. Each of the three steps takes m³/3 flops, nearly all in
-products of one or two tiles with a long inner dimension, where BLAS is at its best. Each product is one task
-with one BLAS thread, so that the threads share no arithmetic and the result does not depend on their number.
+C = Wᵀ·W, and at the end both triangles are B. The three steps take m³/3 flops each, nearly all in products of
+one or two tiles with a long inner dimension, where BLAS is at its best. A product is one task with one BLAS
+thread, so the threads share no arithmetic and the result does not depend on their number.
 """
 
 from functools import partial
@@ -50,7 +50,7 @@ def scaled_matrix(statistics: Statistics, dtype: str, engine: Engine) -> Array:
 def closed_form(
     A: Array, statistics: Statistics, ridge: Floats, *, mean_constraint: bool, engine: Engine
 ) -> Array:
-    """Return the B of the dense model, which replaces S; only the lower triangle of S is read."""
+    """Return B of the dense model, which replaces S; only the lower triangle of S is read."""
     # Items without variance have empty rows; a 1 on their diagonal keeps the matrix regular.
     np.fill_diagonal(A, np.where(statistics.active, statistics.S_diagonal + ridge, 1.0))
     _invert(A, engine)
@@ -60,9 +60,9 @@ def closed_form(
 
 
 def ordered_closed_form(statistics: Statistics, ridge: Floats, dtype: str, engine: Engine) -> Array:
-    """Return the B of the dense model with ordered pairs: P·D − P·dMat(diag(P·D) ⊘ diag(P)), rescaled.
+    """Return B of the dense model with ordered pairs: P·D − P·dMat(diag(P·D) ⊘ diag(P)), rescaled.
 
-    P = (C + ridge)⁻¹ replaces C, and B replaces D, a panel of columns after the other.
+    P = (C + ridge)⁻¹ replaces C, and B replaces D, one panel of columns after the other.
     """
     m, order = statistics.m, statistics.order
     assert order is not None
@@ -99,7 +99,7 @@ def ordered_closed_form(statistics: Statistics, ridge: Floats, dtype: str, engin
                 tiles,
                 costs=[step * width for step in steps],
             )
-            # diag(P·D) ⊘ diag(P), where items that take no part have 0.
+            # This is diag(P·D) ⊘ diag(P), and 0 for items that take no part.
             less = panel[j0:j1].diagonal() * factor[j0:j1] * row_factor[j0:j1]
             engine.run(
                 lambda t, j=(j0, j1), less=less: of_order.weights_from_panel(
@@ -148,7 +148,8 @@ def _invert(A: Array, engine: Engine) -> None:
         corner = np.empty((side, side), A.dtype)
 
         def multiply(columns: tuple[int, int], space: Array, i: tuple[int, int]) -> None:
-            if columns == i:  # an operand of all the others: replaced when they are done
+            if columns == i:
+                # All other products read this tile, so it is replaced when they are done.
                 kernels.multiply_factor_tiles(routines, A, corner, *i, *columns)
             else:
                 kernels.multiply_factor_tiles(routines, A, space, *i, *columns)

@@ -13,16 +13,19 @@ from mrfrec.core.engine import Budget, human_bytes
 from mrfrec.core.plan import Plan, Settings, Sizes
 from mrfrec.errors import MemoryPlanError, ParameterError
 
-# What `sparsity="auto"` stands for, on every machine: a GPU does not change what is fitted.
-_DENSE_UP_TO = 25_000  # items: beyond, the closed form takes over two minutes on two cores
-_NEIGHBORS = 200  # per item, on average: 0.5 % of the Million Song data, the most accurate model of Table 2
-# Instead of a dense model where there are fewer users than items, or few pairs per item: most covariances are
-# noise then, and all of them together no more accurate (lab/results/defaults.md). With so few items
-# there is no difference.
+# The following numbers decide what `sparsity="auto"` means. They are the same on every machine: a GPU does
+# not change what is fitted. With more items than this, the closed form takes over two minutes on two cores.
+_DENSE_UP_TO = 25_000
+# A sparse model has so many neighbours per item on average: 0.5 % of the weights on the Million Song data,
+# which is the most accurate model of Table 2.
+_NEIGHBORS = 200
+# With fewer users than items, or few pairs per item, most covariances are noise; 100 neighbours are as
+# accurate as all (lab/results/defaults.md). With up to 1,000 items it makes no difference.
 _FEW_NEIGHBORS, _FEW_ITEMS, _FEW_PAIRS = 100, 1000, 30
 
-_RANK = 256  # what `rank="auto"` stands for, in a dense model only with a rank_weight above 0,
-_RANK_ITEMS = 16_000_000  # if that many numbers hold its vectors: they are all read for every answer
+# `rank="auto"` is this rank, or as many vectors as these numbers can hold: every answer reads all of them. A
+# dense model has a low-rank part only if rank_weight is a number above 0.
+_RANK, _RANK_ITEMS = 256, 16_000_000
 
 
 def decide(settings: Settings, sizes: Sizes, memory: Budget, *, with_low_rank: bool = False) -> Plan:
@@ -140,11 +143,13 @@ def _choose(settings: Settings, sizes: Sizes, largest: float, with_low_rank: boo
         few = f"{sizes.users:,} users" if sizes.users < m else f"{sizes.pairs / m:.1f} users per item"
         reason = f"{few} are too few for the covariances of all pairs of {m:,} items"
     elif of_dense <= max(sizes.limit, sparse_bytes(sizes, settings, 2 * m)):
-        return dense, f"{m:,} items fit the closed form"  # or else no model does, and a sparse one needs more
+        # Where no model fits, the sparse one needs more memory, so the refusal is about the dense one.
+        return dense, f"{m:,} items fit the closed form"
     else:
         reason = f"the closed form of {m:,} items would need {human_bytes(of_dense)}"
     sparsity = min(neighbors / m, 1.0)
-    if sparsity > largest:  # if not even two neighbours fit, the refusal says what these need
+    if sparsity > largest:
+        # If not even two neighbours fit, the refusal says what these would need.
         sparsity = _round_down(largest) if largest * m >= 2 else min(2 / m, 1.0)
         reason += "; kept within the memory there is"
     return replace(settings, sparsity=sparsity), reason

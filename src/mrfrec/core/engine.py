@@ -40,7 +40,8 @@ about the same time. A `total` of 0 means that it is not known. `done` never fal
 last report. `total` may change when the call learns how much there is to do.
 """
 
-_PARTS_OF_CALL = 10_000  # units of a call that consists of several parts
+# Units of progress of a call that consists of several parts.
+_PARTS_OF_CALL = 10_000
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -70,8 +71,8 @@ def human_bytes(count: float) -> str:
 
 def release_freed() -> None:
     """Return freed memory to the system, where that is possible."""
-    # The C library keeps for each thread what the thread has freed.
-    with suppress(AttributeError, OSError, TypeError):  # not glibc
+    # The C library of Linux keeps what a thread has freed; other systems have no such call.
+    with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -104,11 +105,11 @@ class Budget:
 class Engine(ABC):
     """Runs the parts of a fit, and owns its threads, memory and progress.
 
-    However the tasks are cut, results are reduced in their order, and none depends on the cuts: the engine
-    cannot change a result.
+    Results are reduced in the order of the tasks and do not depend on how the work is cut into tasks: the
+    engine cannot change a result.
     """
 
-    # The `TorchAccelerator` that may take over the closed form; results differ by rounding only.
+    # A `TorchAccelerator` may take over the closed form; its results differ by rounding only.
     accelerator: Any = None
 
     def __init__(self, threads: int, progress: Progress | None) -> None:
@@ -183,14 +184,14 @@ class Engine(ABC):
         self._done += steps
         share = min(self._done / self._total, 1.0) if self._total else 1.0
         growth = self._growth.get(self._stage, (0.0, 1.0))
-        # np.interp would do this, but takes longer than many a task.
+        # np.interp would do this, but takes longer than many tasks.
         place = min(int(share * (len(growth) - 1)), len(growth) - 2)
         share = growth[place] + (share * (len(growth) - 1) - place) * (growth[place + 1] - growth[place])
         self._shares[self._stage] = max(share, self._shares.get(self._stage, 0.0))
         if self._progress is not None:
             total = self._units()
             done = sum(cost * self._shares.get(name, 0.0) for name, cost in self._costs.items())
-            # What comes after the last stage is not done yet.
+            # The fit is not done when its last stage is: `finish` reports the end.
             name = STAGE_NAMES.get(self._stage, self._stage)
             self._progress(name, min(round(1e6 * done), total - 1), total)
 
@@ -217,7 +218,7 @@ def part_of(progress: Progress | None, start: float, stop: float, name: str = ""
         nonlocal reached
         words = name + stage if total else f"{name}{stage} ({done:,})"
         share = min(done / total, 1.0) if total else 0.0
-        # Rounded down: what is not done yet does not look done.
+        # The share is rounded down, so that unfinished work does not look finished.
         reached = max(reached, int((start + (stop - start) * share) * _PARTS_OF_CALL + 1e-6))
         progress(words, reached, _PARTS_OF_CALL)
 

@@ -3,9 +3,9 @@
 `list_pairs` and `list_columns` are pure functions over ranges of items, apart from their scratch space.
 Magnitudes are float32. The two find the same entries:
 
-- by pairs, each pair of items is computed once, in the row of the later item, and goes to both columns;
-- by columns, each column is computed whole and cut to its largest entries at once. That takes twice the
-  additions, but never holds more than the cap leaves, whatever the data.
+- by pairs, a pair of items is computed once, in the row of the later item, and goes to both columns;
+- by columns, a column is computed whole and cut to its largest entries at once. This takes twice the
+  additions, but never holds more than the cap leaves.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,12 @@ from mrfrec.core.engine import Array
 from mrfrec.core.kernels import pattern as kernels
 from mrfrec.core.statistics import Statistics
 
-COARSE, FINE = 16, 12  # low bits a histogram ignores: bins are 0.8 % wide for a sample, 0.05 % for the choice
-_TOLERANCE = 0.01  # share of the wanted entries by which an edge between two bins may miss them
-_ROOM = 1 << 18  # pairs a thread collects before it hands them over: 2 MB, which fit a processor's cache
+# A histogram ignores so many low bits: bins are 0.8 % wide for a sample, and 0.05 % wide for the choice.
+COARSE, FINE = 16, 12
+# An edge between two bins may miss the wanted entries by this share of them.
+_TOLERANCE = 0.01
+# A thread collects so many pairs before it hands them over: 2 MB, which fit into a processor's cache.
+_ROOM = 1 << 18
 
 
 class Scratch:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.core import blocks, closed_form, costs, low_rank, pattern, statistics
-from mrfrec.core.ages import Times, UserAges, faded, moments_from_end
+from mrfrec.core.ages import Times, UserAges, faded, steps_from_end
 from mrfrec.core.deciding import decide
 from mrfrec.core.engine import Engine, Floats, release_freed, split_evenly
 from mrfrec.core.low_rank import LowRank
@@ -39,7 +39,7 @@ class AgedHistories(NamedTuple):
 
 @dataclass(frozen=True)
 class Fitted:
-    """The weights, and how they were found."""
+    """The weights, and how they came about."""
 
     weights: Rows | DenseRows
     plan: Plan
@@ -86,7 +86,7 @@ def fit(
     except MemoryPlanError:
         if reuse is None or not besides:
             raise
-        # What earlier fits left stands in the way of this one.
+        # The results of earlier fits take the memory that this one needs.
         reuse.drop_besides(stages.keys)
         more: dict[str, Any] = {"features": features, "times": times, "places": places, "copied": copied}
         return fit(X, settings, engine, **more, announce=announce, reuse=reuse)
@@ -128,7 +128,8 @@ def fit(
     solve = _fit_dense if plan.kind == "dense" else _fit_sparse
     fitted = stages.made("solved", lambda: solve(stages, facts, ridge, plan, sizes))
     weights = fitted.weights
-    if reuse is not None and reuse.keeps_weights:  # The caller scales its weights in place.
+    if reuse is not None and reuse.keeps_weights:
+        # The caller scales the weights in place, so that it gets a copy.
         held = sizes.held + reuse.nbytes_besides({}) + weights.nbytes
         if held <= engine.memory.limit:
             engine.memory.require("reuse", held, "")
@@ -139,7 +140,7 @@ def fit(
 
 
 def placed(plan: Plan, settings: Settings, sizes: Sizes, engine: Engine) -> tuple[Plan, Any]:
-    """Return the plan, which says where the fit runs, and the device that fits, or None for the processor.
+    """Return the plan with the words for where the fit runs, and the device; None for the processor.
 
     Only dense models without order are fitted on a device.
     """
@@ -162,7 +163,7 @@ def places_of(X: sp.csr_array, times: Times, engine: Engine) -> npt.NDArray[np.u
     def number(users: tuple[int, int]) -> None:
         own = ptr[users[0] : users[1] + 1]
         some = slice(own[0], own[-1])
-        places[some] = np.minimum(moments_from_end(own - own[0], -times[some]), np.iinfo(np.uint16).max)
+        places[some] = np.minimum(steps_from_end(own - own[0], -times[some]), np.iinfo(np.uint16).max)
 
     engine.run(number, split_evenly(np.diff(ptr) + 1, 64))
     return places
@@ -187,7 +188,7 @@ def sizes_of(
 
 
 def additions_of(X: sp.csr_array, features: sp.csr_array | None = None) -> float:
-    """Return Σ|row|², the products that a pass over the data adds up."""
+    """Return Σ|row|², the number of products that a pass over the data adds up."""
     parts = (X,) if features is None else (X, features)
     return sum(float((np.diff(part.indptr).astype(np.float64) ** 2).sum()) for part in parts)
 
@@ -256,11 +257,12 @@ def _fit_dense(stages: "_Stages", facts: Statistics, ridge: Floats, plan: Plan, 
 class Reuse:
     """Results of earlier fits to the same matrix: the latest of each stage, by the settings it depends on."""
 
-    # A grid that varies r or l2 within a sparsity comes back to the same few patterns; the rest is large.
+    # A grid over r or l2 within one sparsity comes back to the same few patterns. Other results are large.
     _most: ClassVar = {"pattern": 4, "schedule": 4}
 
     def __init__(self, *, keeps_weights: bool = True) -> None:
-        self.keeps_weights = keeps_weights  # without, no two fits may have the same settings
+        # Without weights, no two fits may have the same settings.
+        self.keeps_weights = keeps_weights
         self._results: dict[tuple[str, Hashable], tuple[Any, dict[str, float]]] = {}
 
     def find(self, stage: str, key: Hashable) -> tuple[Any, dict[str, float]] | None:
@@ -295,14 +297,15 @@ class _Stages:
 
     def __init__(self, settings: Settings, engine: Engine, reuse: Reuse | None) -> None:
         self.settings, self.engine, self.reuse = settings, engine, reuse
-        self.device: Any = None  # that takes over the closed form
+        self.device: Any = None  # takes over the closed form
         rows = settings.of_rows
         scaling = (settings.alpha, *rows, settings.center)
         entries = (*scaling, settings.sparsity, settings.max_neighbors)
         self.keys: dict[str, Hashable] = {
             "places": None,
             "faded": settings.half_life,
-            "sides": tuple(x > 0 for x in rows[1:]),  # faded values are not alike
+            # Features are further rows, and faded values differ within a row.
+            "sides": tuple(x > 0 for x in rows[1:]),
             "moments": rows,
             "low_rank": (settings.rank, settings.dtype),
             "matrix": (*scaling, settings.dtype),

@@ -22,17 +22,21 @@ from mrfrec.core.engine import Array, Engine, Floats, split_evenly
 from mrfrec.core.plan import Sizes
 from mrfrec.core.rows import CheckSpan
 
-_LEAST_BLOCKS = 9  # blocks of the basis: the more, the more precise the directions
+# With more blocks in the basis, the directions are more precise.
+_LEAST_BLOCKS = 9
 # Columns of the basis per direction. On Gowalla, 2.25 hold 96 % of the sum of squares of the exact directions
 # and rank users' items as well as these.
 _COLUMNS_PER_DIRECTION = 2.25
 # A sample has at least this many users, and this many pairs per item.
 _SAMPLE_USERS, _SAMPLE_PAIRS = 150_000, 200
-_USERS_AT_ONCE = 32_768  # the products of so many users stay in the processor's cache
-_MOST_PARTS = 8  # into which the users are cut
-_ROWS_AT_ONCE = 4096  # rows of a basis that a thread multiplies at one time
-# A column depends on the others if its squared length is below this share of the longest one's, and is mere
-# rounding if that is below this bound.
+# The products of so many users stay in the processor's cache.
+_USERS_AT_ONCE = 32_768
+# The users are cut into at most so many parts.
+_MOST_PARTS = 8
+# A thread multiplies so many rows of a basis at one time.
+_ROWS_AT_ONCE = 4096
+# A column depends on other columns if its squared length is below the first number, as a share of the largest
+# squared length. It is mere rounding if it is shorter than the second number.
 _DEPENDENT, _ROUNDING = 1e-10, 1e-8
 
 
@@ -40,7 +44,7 @@ _DEPENDENT, _ROUNDING = 1e-10, 1e-8
 class LowRank:
     """λ·L in factors: a history x scores h·Vᵀ, where h = Σ_j x_j·left_j·V_j.
 
-    What an item would add to its own score, `diagonal`, is subtracted again.
+    An item adds nothing to its own score: `diagonal` is subtracted again.
     """
 
     vectors: Array  # V, m × k
@@ -115,7 +119,7 @@ def leading_directions(
         U = leading_vectors(X, rank, dtype, engine, device)
         squares = sums_of_squares(X)[0]
         left = power(squares, -1.0, dtype)
-        # An item without users has a zero in each direction, and so in V.
+        # An item without users has a zero in every direction, and so in V.
         return LowRank(np.ascontiguousarray((U * np.sqrt(squares).astype(dtype)).T, dtype=dtype), left)
 
 
@@ -280,7 +284,8 @@ def _orthonormal(Q: Any, basis: Any, operations: Operations) -> Any:
         if missing:
             Q[:, :missing] = operations.random(len(basis))[:, :missing] / len(Q) ** 0.5
             operations.project(basis, Q)
-        elif squares[0] > 0.5:  # it was orthonormal up to rounding already
+        elif squares[0] > 0.5:
+            # The columns were orthonormal up to rounding already.
             break
     return Q
 

@@ -9,8 +9,10 @@ from mrfrec.core.kernels import pattern as kernels
 from mrfrec.core.plan import Settings, Sizes
 from mrfrec.core.statistics import Statistics, check_range, is_binary, moments, planned_bytes
 
-SCRATCH_THREADS = 8  # threads whose scratch space is counted: what is needed must not depend on their number
-_PER_NEIGHBOR = 32  # bytes: item and cosine, in the lists, in the columns of B and in its rows
+# The scratch space of so many threads is counted: the memory that is needed must not depend on their number.
+SCRATCH_THREADS = 8
+# Bytes of an item and its cosine in the lists, in the columns of B and in its rows.
+_PER_NEIGHBOR = 32
 
 
 def bytes_for_raw(X: sp.csr_array, settings: Settings) -> int:
@@ -29,8 +31,7 @@ def raw_statistics(X: sp.csr_array, settings: Settings, engine: Engine) -> Stati
 def nearest(statistics: Statistics, neighbors: int, shrink: float, held: int, engine: Engine) -> sp.csc_array:
     """Return B: column i holds the largest x_i·x_j ÷ (‖x_i‖·‖x_j‖ + shrink) > 0, at most `neighbors`.
 
-    Values are compared as float32; of equal ones those of the next items in cyclic order are kept, as in
-    `core/pattern.py`.
+    Values are compared as float32. Ties go to the items that follow in cyclic order, as in `core/pattern.py`.
     """
     m, X = statistics.m, statistics.X
     most = max(min(neighbors, m - 1), 1)

@@ -1,4 +1,4 @@
-"""Weights for new items, which nobody has used: one small system each, as of a block in §3.2.
+"""Weights for new items, which nobody has used: one small system for an item, as for a block in §3.2.
 
     b = (S_NN + ridge)⁻¹·S_Ni
 
@@ -29,12 +29,15 @@ from mrfrec.core.statistics import moments
 
 # Chosen on two seeds of four data sets (docs/explanation/method.md); the ridge multiplies the usual one.
 NEIGHBORS, FEATURE_WEIGHT, RIDGE = 100, 7.0, 10.0
-# Chosen on one seed of Debian and of anime: near items count most. With q = 1 all new items get as much,
-# with q = 0 those with many alike items most.
+# Chosen on one seed of Debian and of anime: near items count most. With q = 1 all new items get the same sum
+# of shares; with q = 0 new items with many alike items get the largest.
 POWER, EVENNESS = 4, 0.75
-MOST_OF_ALIKE = 300  # entries that a column gets from alike items, where weights are sparse; all gain nothing
-_SAMPLE_USERS = 100_000  # users in a sample, at least; with fewer than twice as many there is no sample
-_SAMPLE_ITEMS = 64  # used items that are treated as new, to compare their scores
+# Where weights are sparse, a column gets so many entries from alike items; more of them gain nothing.
+MOST_OF_ALIKE = 300
+# A sample has at least so many users; with fewer than twice as many users there is no sample.
+_SAMPLE_USERS = 100_000
+# So many used items are treated as new, to compare their scores.
+_SAMPLE_ITEMS = 64
 _COSINES_AT_ONCE = _COLUMNS_AT_ONCE = 1 << 22
 
 
@@ -68,7 +71,7 @@ def new_columns(
     # With one user in `step`, XᵀX is smaller by `step`: so are the square of the features' weight and, for
     # any alpha, the ridge beside it.
     smaller = 1 / step**0.5
-    # The new items get columns of their own at the end, with features only: so used items can be among them.
+    # New items get columns of their own at the end, with features only, so that used items can be among them.
     wide = sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], m + count))
     both = sp.csr_array(sp.hstack([features, features.tocsc()[:, new]]))
     settings = replace(settings, feature_weight=FEATURE_WEIGHT / step**0.5)
@@ -143,16 +146,16 @@ def columns_of_alike(weights: Rows | DenseRows, kappa: sp.csc_array) -> npt.NDAr
         for first, last in ranges(0, m, max(_COLUMNS_AT_ONCE // m, 1)):
             out[first:last] = (kappa.T @ B[first:last].T).T
         return out
-    each = min(NEIGHBORS * (B.nnz // m + 1), m)  # entries of a column, about
+    about = min(NEIGHBORS * (B.nnz // m + 1), m)  # entries of a column
     parts = [
         _largest(sp.csc_array(B @ kappa[:, first:last]))
-        for first, last in ranges(0, count, max(_COLUMNS_AT_ONCE // each, 1))
+        for first, last in ranges(0, count, max(_COLUMNS_AT_ONCE // about, 1))
     ]
     return sp.csc_array(sp.hstack(parts, "csc")) if parts else sp.csc_array((m, count), dtype=B.dtype)
 
 
 def _largest(columns: sp.csc_array) -> sp.csc_array:
-    """Return the entries of each column that are largest, of equal ones those of the first items."""
+    """Return the largest entries of each column; ties go to the first items."""
     columns.sort_indices()
     keep = np.ones(columns.nnz, np.bool_)
     for first, last in pairwise(columns.indptr.tolist()):

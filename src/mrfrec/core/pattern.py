@@ -30,15 +30,20 @@ from mrfrec.core.kernels import pattern as kernels
 from mrfrec.core.plan import Sizes
 from mrfrec.core.statistics import Statistics
 
-_PER_PAIR = 24  # bytes: item and magnitude of a pair, and the keys of its two entries
-_PER_KEY = 12  # bytes: the key of an entry, and at the end its item
-_PER_INTERACTION = 9  # bytes, while the lengths of the histories are looked up
-_MOST_PAIRS = 40_000_000  # 1 GB; the cap drops most of more pairs, and columns hold only what it leaves
-_FEW_ENTRIES = 2_000_000  # collected at once even if far fewer are wanted
-_SAMPLE = 1024  # rows that are looked at first to choose a threshold
-_MARGIN = 1.25  # entries collected beyond those wanted, since the sample is only a sample
-_TASKS = 512  # of about equal cost in a pass, so that all threads finish at about the same time
-_STEPS = 10_000  # of progress in a pass
+# Bytes of a pair (its item and magnitude, and the keys of its two entries), of an entry (its key, and at the
+# end its item), and of an interaction while the lengths of the histories are looked up.
+_PER_PAIR, _PER_KEY, _PER_INTERACTION = 24, 12, 9
+# More pairs than this, 1 GB, are not collected: the cap drops most of them, and columns hold only the rest.
+_MOST_PAIRS = 40_000_000
+# So many entries are collected at once even if far fewer are wanted.
+_FEW_ENTRIES = 2_000_000
+# A sample of so many rows chooses the first threshold, and so many times the wanted entries are collected,
+# since the sample may be off.
+_SAMPLE, _MARGIN = 1024, 1.25
+# A pass has so many tasks of about equal cost, so that all threads finish at about the same time.
+_TASKS = 512
+# Steps of progress in a pass.
+_STEPS = 10_000
 _NO_LIMITS = np.empty(0, np.int64)
 
 
@@ -168,7 +173,7 @@ class _PatternSearch:
             total = found.above_edge[0]
             if total >= wanted or lowest == 0:
                 break
-            # The sample was off. Correct it by what was found; if that does not do, take all entries.
+            # The sample was off. Correct it by the number of entries; then, if need be, take all entries.
             right = 1.5 * wanted * expected / total if total and attempt == 0 else np.inf
             lowest = sample.at_least(right)
 
@@ -300,7 +305,7 @@ class _PatternSearch:
         """Split the rows into ranges of about equal work; return them and their steps of progress."""
         item_ptr = self.statistics.X.item_ptr
         additions = np.ones(self.statistics.m, np.int64)
-        # A part at a time, since NumPy converts what it adds up to 64 bits.
+        # NumPy converts to 64 bits what it adds up, so only a part is added up at one time.
         for first, last in split_evenly(np.diff(item_ptr) + 1, _TASKS):
             used = first + np.flatnonzero(np.diff(item_ptr[first : last + 1]))
             if len(used):

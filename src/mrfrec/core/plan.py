@@ -15,8 +15,10 @@ from mrfrec.core.engine import human_bytes
 _LEAST_BATCH, _MOST_BATCH, _MOST_OF_MEMORY = 1_000_000_000, 3_500_000_000, 1 / 8
 _BATCH_PER_INTERACTION = 100
 
-_SCRATCH = 48_000_000  # bytes for the scratch space of all threads, at least
-_ALLOCATOR = 12_000_000  # bytes that memory once freed may keep resident, and small arrays not counted below
+# The scratch space of all threads has at least so many bytes.
+_SCRATCH = 48_000_000
+# So many bytes may stay resident after they are freed, or belong to small arrays that are not counted.
+_ALLOCATOR = 12_000_000
 
 
 Features = TypeVar("Features")

@@ -4,9 +4,9 @@
 
 F, features × items, are features of the items: further rows under X, which do not count for n and μ.
 
-m × m is never held here. Row i of S comes from both sides of X: the users of item i, and the items of each
-of these users, added up in one accumulator of length m per thread. Counting a row again is cheaper than
-keeping it, so the pattern and the blocks each stream the rows they need.
+m × m is never held here. Row i of S comes from both sides of X: the users of item i, and the items of these
+users, added up in one accumulator of length m per thread. Counting a row again is cheaper than keeping it, so
+the pattern and the blocks both stream the rows that they need.
 """
 
 from dataclasses import dataclass, replace
@@ -22,19 +22,23 @@ from mrfrec.core.kernels import rows as kernels
 from mrfrec.core.plan import Settings, Sizes
 from mrfrec.errors import NumericalError
 
-# Two passes over the values give v to about 1e-15 of the sum of squares; what is below this share is
-# rounding.
+# Two passes over the values give v to about 1e-15 of the sum of squares. Smaller shares than this are rounding.
 _NO_VARIANCE = 1e-12
-_RIDGE = 25.0  # where `l2="auto"` starts; lab/results/defaults.md tells how it was chosen
-_LARGEST = 1e36  # two orders below the range of float32, for sums of a few products
-_DELTA = 0.8  # of ordered pairs: what an earlier entry counts less with each place between
-TRANSPOSE_PARTS = 8  # ranges of users that are transposed at one time, each with a count for every item
-_ROW_TASKS = 512  # ranges of items of equal cost: enough for any number of threads to finish together
+# `l2="auto"` starts here; lab/results/defaults.md tells how the number was chosen.
+_RIDGE = 25.0
+# This is two orders below the range of float32, for sums of a few products.
+_LARGEST = 1e36
+# An earlier entry of an ordered pair counts this much less for every step between.
+_DELTA = 0.8
+# So many ranges of users are transposed at one time, with a count for every item.
+TRANSPOSE_PARTS = 8
+# With so many ranges of items of equal cost, any number of threads finishes together.
+_ROW_TASKS = 512
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What the rest of the core knows of X. Letters are the paper's."""
+    """What the rest of the core knows of X, in the letters of the paper."""
 
     m: int
     X: kernels.Incidence
@@ -43,7 +47,7 @@ class Statistics:
     s: Floats
     S_diagonal: Floats
     scaling: kernels.Scaling
-    order: of_order.Order | None = None  # if ordered pairs count
+    order: of_order.Order | None = None  # None if ordered pairs do not count
 
     @property
     def active(self) -> npt.NDArray[np.bool_]:

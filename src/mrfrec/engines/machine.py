@@ -60,7 +60,7 @@ def _machine_memory() -> int:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
-    # macOS does not count what is free: assume half of what is built in.
+    # macOS does not say how much is free: assume half of the memory that is built in.
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 

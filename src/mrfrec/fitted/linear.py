@@ -18,7 +18,8 @@ from mrfrec.io.artifact import Stored
 if TYPE_CHECKING:
     from mrfrec.engines.gpu.ranking import DeviceRanker
 
-_WORTH_A_DEVICE = 256  # users; for fewer, weights are not brought to a device
+# For fewer users than this, weights are not brought to a device.
+_WORTH_A_DEVICE = 256
 
 Array = npt.NDArray[Any]
 
@@ -32,7 +33,7 @@ class LinearWeights(Learned):
 
     weights: Rows | DenseRows  # B, m × m: B[j, i] is the weight of item j in the score of item i
     low_rank: LowRank | None = None  # λ·L
-    # By the name of the device: the weights stay there for further rankings.
+    # Rankers by the name of their device, where the weights stay for further rankings.
     _rankers: "dict[str, DeviceRanker]" = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __getstate__(self) -> Facts:
@@ -83,8 +84,9 @@ class LinearWeights(Learned):
     def directions(self, items: Array) -> npt.NDArray[np.float64]:
         """Return the vectors of the low-rank part; without them, rows of B + λ·L between these items.
 
-        By rows, items are alike that recommend the same items of these. Each recommends itself as well, as
-        much as a typical one does all others, so that two with a weight between them are alike.
+        By rows, two items are alike that recommend the same items. An item also recommends itself, as
+        strongly as a typical item recommends all other items, so that a weight between two items makes them
+        alike.
         """
         if self.low_rank is not None and self.low_rank.left[items].all():  # new items have no vectors
             self.low_rank.verify()
@@ -94,7 +96,7 @@ class LinearWeights(Learned):
         return of_length_one(W)
 
     def neighbors(self, item: int, catalogue: Catalogue) -> tuple[Array, Array]:
-        """Row j of B + λ·L: where item j adds most."""
+        """Return row j of B + λ·L: how much item j adds to the score of other items."""
         B = self.weights
         B.verify(np.array([item]))
         low = None if self.low_rank is None else self.low_rank.row(item)

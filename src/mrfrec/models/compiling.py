@@ -30,7 +30,7 @@ def compile_ahead(*, dtypes: Sequence[Literal["float32", "float64"]] = ("float32
     """
     if not {*dtypes} <= {"float32", "float64"}:
         raise ParameterError("dtypes", 'some of "float32" and "float64"', dtypes)
-    # More items than a tile of the dense model has.
+    # There are more items than a tile of the dense model has.
     binary = sp.csr_array((np.arange(300 * 130).reshape(300, 130) % 7 % 3 == 0).astype(np.float32))
     cases = ((binary, 0.0), (binary * np.float32(2.0), 0.5))  # counted in integers; in floats
     many = sp.csr_array((np.random.default_rng(0).random((600, 20)) < 0.3).astype(np.float32))

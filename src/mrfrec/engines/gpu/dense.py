@@ -19,10 +19,12 @@ from mrfrec.core.statistics import Statistics, not_positive_definite
 from mrfrec.engines.gpu.device import LIBRARIES, Device, computes, dtype_name
 from mrfrec.engines.gpu.rows import StreamedRows, rows_bytes
 
-# "auto" does not use the device for fewer items: a GPU takes as long to start as they take without it.
+# With fewer items, "auto" does not use the device: starting a GPU takes as long as the fit without it.
 _LEAST_ITEMS = 5_000
-_TILE_SIDE = 2048  # rows and columns of a tile of the factorisation
-_STRIP_ROWS = 512  # that are turned into weights at one time
+# A tile of the factorisation has so many rows and columns.
+_TILE_SIDE = 2048
+# So many rows are turned into weights at one time.
+_STRIP_ROWS = 512
 
 
 def dense_bytes(m: int, itemsize: int) -> int:
@@ -101,7 +103,7 @@ def _weights(A: Tensor, statistics: Statistics, mean_constraint: bool, device: D
     diagonal = A.diagonal().double().cpu().numpy() - z**2
     factor = closed_form.column_factor(statistics, diagonal, dtype_name(A))
     a, f, rank_one = (device.to_device(x).to(A.dtype) for x in (statistics.scaling.a, factor, z))
-    # The largest strip comes first: its memory is used again for the others.
+    # The largest strip comes first, so that later strips use its memory again.
     for i0, i1 in reversed(ranges(0, len(A), _STRIP_ROWS)):
         strip = torch.addcmul(A[i0:i1, :i1], rank_one[i0:i1, None], rank_one[:i1], value=-1).neg_()
         own = strip[:, i0:].tril(-1)
@@ -154,7 +156,7 @@ def leading_vectors(
         for part in on_device:
             product = Z
             for ptr, rows, values, weight in part:
-                # A sum over the rows of a bag, one after the other: the same for every run.
+                # The rows of a bag are added one after the other, so every run gives the same sum.
                 sums = embedding_bag(rows, product, ptr, mode="sum", per_sample_weights=values)
                 product = sums * weight
             out += product

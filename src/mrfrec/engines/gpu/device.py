@@ -17,8 +17,10 @@ from mrfrec.errors import MemoryPlanError
 P = ParamSpec("P")
 Result = TypeVar("Result")
 
-LIBRARIES = 700_000_000  # bytes that PyTorch and its libraries take on a GPU, measured
-_PINNED_ROWS = 512  # rows of an array that are copied to the host at one time
+# Bytes that PyTorch and its libraries take on a GPU, as measured.
+LIBRARIES = 700_000_000
+# So many rows of an array are copied to the host at one time.
+_PINNED_ROWS = 512
 
 
 class Device:
@@ -69,7 +71,8 @@ class Device:
         for number, (i0, i1) in enumerate([*strips, (0, 0)]):
             if number < len(strips):
                 pinned[number % 2][: i1 - i0].copy_(A[i0:i1], non_blocking=True)
-            if number:  # the last strip has arrived: copy it while the next one comes
+            if number:
+                # The previous strip has arrived: copy it while the next one comes.
                 j0, j1 = strips[number - 1]
                 source = pinned[(number - 1) % 2].numpy()
                 engine.run(lambda t, j0=j0, source=source: _copy(out, j0, source, *t), ranges(0, j1 - j0, 32))

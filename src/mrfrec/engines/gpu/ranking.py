@@ -16,11 +16,15 @@ from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.engines.gpu.device import Device, computing_on
 from mrfrec.engines.gpu.rows import owners_and_places
 
-_SCORES_AT_ONCE = 1 << 27  # of the users that are ranked at one time
-_BYTES_PER_SCORE = 24  # the sums, the rows to add, the keys, and a sort of these
-_LOW_RANK_BYTES = 40  # more per score with a low-rank part: bounds, masks, the places of sparse rows
-_TERMS_AT_ONCE = 1 << 28  # products of a low-rank part that are added up at one time
-_LOW_BITS = 0x7FFFFFFF  # all but the sign of a 32-bit number
+# Scores of the users that are ranked at one time.
+_SCORES_AT_ONCE = 1 << 27
+# Bytes per score: the sums, the rows to add, the keys and a sort of these. A low-rank part takes more, for
+# bounds, masks and the indices of sparse rows.
+_BYTES_PER_SCORE, _LOW_RANK_BYTES = 24, 40
+# Products of a low-rank part that are added up at one time.
+_TERMS_AT_ONCE = 1 << 28
+# All bits but the sign of a 32-bit number.
+_LOW_BITS = 0x7FFFFFFF
 
 
 class DeviceRanker:
@@ -99,9 +103,9 @@ class DeviceRanker:
         """Add x·B to `out`, one item of each history after the other; the longest histories come first."""
         begin = histories.ptr[users]
         lengths = np.diff(histories.ptr)[users]
-        # How many histories are longer than 0, 1, 2, …: they are the first ones.
+        # Histories are sorted by length, so the first ones are longer than 0, 1, 2, …: count them.
         longer = len(users) - np.searchsorted(lengths[::-1], np.arange(lengths.max(initial=0)), "right")
-        # The first items of all histories, then the second ones, and so on.
+        # The first items of all histories come first, then the second items, and so on.
         places = np.concatenate([begin[:count] + step for step, count in enumerate(longer)] or [begin[:0]])
         rows = self._device.to_device(np.asarray(histories.items)[places]).long()
         x = None if weights is None else self._device.to_device(weights[places])
@@ -168,7 +172,7 @@ def _add_rows(out: Tensor, matrix: _Matrix, rows: Tensor, x: Tensor | None) -> N
     added = values[place]
     if x is not None:
         added *= x[own]
-    # No place comes twice, so the order of additions cannot matter.
+    # No index comes twice, so the order of additions cannot matter.
     out.view(-1).index_add_(0, own * out.shape[1] + items[place], added)
 
 

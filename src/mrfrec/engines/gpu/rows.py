@@ -16,9 +16,9 @@ from torch import Tensor
 from mrfrec.core.statistics import Statistics
 from mrfrec.engines.gpu.device import Device
 
-_STRIP = 1 << 25  # numbers in a strip of S
-_LISTED = 1 << 24  # pairs, or other numbers, that are listed at one time
-_BYTES_PER_NUMBER, _BYTES_PER_LISTED = 32, 80  # of strips, and of lists
+# Numbers in a strip of S, and numbers (such as pairs) that are listed at one time, with their bytes.
+_STRIP, _LISTED = 1 << 25, 1 << 24
+_BYTES_PER_NUMBER, _BYTES_PER_LISTED = 32, 80
 
 
 def rows_bytes(pairs: int, binary: bool) -> int:
@@ -55,7 +55,7 @@ class StreamedRows:
         m = self.statistics.m
         i0 = 0
         while i0 < m:
-            # The largest i1 with (i1 − i0)·i1 numbers.
+            # Take the largest i1 for which the strip has at most `_STRIP` numbers, (i1 − i0)·i1.
             i1 = min(max(int((i0 + (i0 * i0 + 4 * _STRIP) ** 0.5) / 2), i0 + 1), m)
             yield i0, i1, self._strip(i0, i1)
             i0 = i1
@@ -75,7 +75,7 @@ class StreamedRows:
         first, last = int(item_ptr[i0]), int(item_ptr[i1])
         kind = torch.int32 if self._values is None else torch.int64
         sums = torch.zeros((i1 - i0) * i1, dtype=kind, device=device)
-        # For each interaction, the row of its item; its partners are the items before it in its history.
+        # An interaction adds to the row of its item; its partners are the earlier items of its history.
         users = torch.from_numpy(np.diff(item_ptr[i0 : i1 + 1])).to(device)
         row = torch.repeat_interleave(
             torch.arange(i1 - i0, device=device) * i1, users, output_size=last - first
