@@ -22,7 +22,7 @@ from mrfrec.core.kernels import rows as kernels
 from mrfrec.core.plan import Settings, Sizes
 from mrfrec.errors import NumericalError
 
-# Two passes over the values give v to about 1e-15 of the sum of squares. Smaller shares than this are rounding.
+# Two passes over the values give v to about 1e-15 of the sum of squares. A smaller share is rounding.
 _NO_VARIANCE = 1e-12
 # `l2="auto"` starts here; lab/results/defaults.md tells how the number was chosen.
 _RIDGE = 25.0
