@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from mrfrec.core.ages import Times, moments_from_end
+from mrfrec.core.ages import Times, steps_from_end
 from mrfrec.data.ids import Ids, Indices, Texts
 
 FEWEST = 5  # items that a user needs to be held out
@@ -54,7 +54,7 @@ def hidden_after(X: sp.csr_array, times: Times, cut: int, *, odd_hidden: bool) -
     """
     owner, after = owners(X), times >= cut
     was_there = np.bincount(owner[~after], minlength=X.shape[0]) > 0
-    step = moments_from_end(X.indptr, times)
+    step = steps_from_end(X.indptr, times)
     steps = np.zeros(X.shape[0], np.int64)
     np.maximum.at(steps, owner, step + 1)
     late = np.where(steps > 1, (steps + odd_hidden) // 2, 0)
