@@ -261,7 +261,7 @@ def test_update_adds_each_batch_once(folder: Path) -> None:
 def test_night_that_cannot_be_measured_is_refused_unless_accepted(folder: Path) -> None:
     nightly.run(folder / "job.toml")
     events().group_by("user").head(2).write_csv(folder / "events.csv")  # five items are enough to measure
-    job = write_job(folder, ("heldout", "max_shrink = 1\nmax_growth = inf\nheldout"))
+    job = write_job(folder, ("heldout", "max_shrink = 1\nmax_growth = inf\nmin_again = 0\nheldout"))
     with pytest.raises(RefusedError, match="nothing can be measured"):
         nightly.run(job)
     assert "value" not in nightly.run(job, accept=True)
@@ -306,6 +306,7 @@ def with_robot(items: int) -> pl.DataFrame:
 
 def test_bad_days_are_refused_and_leave_what_was_published(published: Path) -> None:
     table = events()
+    job = write_job(published, ("heldout", "min_again = 0\nheldout"), more=TABLES)
     for bad, message in (
         (table.filter(pl.col("user").str.slice(1).cast(int) < 200),
          r"200 users are 50\.0% fewer than 400 \(max_shrink = 0\.2\); 1,600 pairs"),
@@ -317,7 +318,7 @@ def test_bad_days_are_refused_and_leave_what_was_published(published: Path) -> N
     ):  # fmt: skip
         bad.write_csv(published / "events.csv")
         with pytest.raises(RefusedError, match=message):
-            nightly.run(published / "job.toml")
+            nightly.run(job)
     runs = report_of(published)
     assert "value" not in runs[1]  # it was not fitted
     text = (published / "shop.report.html").read_text()  # which has the reasons before the numbers
@@ -367,7 +368,7 @@ def test_good_day_after_a_robot_was_published_is_not_refused(folder: Path) -> No
 
 
 def test_size_is_compared_with_seven_published_runs_and_no_more(folder: Path) -> None:
-    job = write_job(folder, ("heldout", "max_drop = 1\nheldout"))
+    job = write_job(folder, ("heldout", "max_drop = 1\nmin_again = 0\nheldout"))
     usual = nightly.run(job)
     small = {**usual, **dict.fromkeys(("users", "pairs"), 100)}
     path = folder / "shop.report.json"

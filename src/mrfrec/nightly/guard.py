@@ -120,6 +120,16 @@ def bounds_of(
         ]
     moved = f"{{value:.1%}} of the interactions have moved to other items (max_drift = {guard.max_drift:g})"
     bounds.append(Bound(number="drift", most=guard.max_drift, fault=moved))
+    again = (
+        f"only {{value:.1%}} of a sample of the published pairs of a user and an item are there again "
+        f"(min_again = {guard.min_again:g}), as if the ids of users were new"
+    )
+    bounds.append(Bound(number="same_pairs", least=guard.min_again, fault=again))
+    for what in {what for run in recent for what in run.get("rows", {})}:
+        fewest = min(run["rows"][what] for run in recent if what in run.get("rows", {}))
+        fault = f"{{value:,}} rows of {what} are {{change:.1%}} fewer than {fewest:,} (max_shrink = "
+        least = fewest * (1 - guard.max_shrink)
+        bounds.append(Bound(number=what, least=least, before=fewest, fault=f"{fault}{guard.max_shrink:g})"))
     left_out = f"{{value:.2%}} of the rows are bad and were left out (max_bad = {guard.max_bad:g})"
     bounds.append(Bound(number="bad", most=guard.max_bad, fault=left_out))
     if before is not None and before.get("metric") == guard.metric and before["value"] > 0:

@@ -176,6 +176,7 @@ class Guard(JobSection):
     max_shrink: Share = 0.2  # share of the users, items or pairs that may be gone
     max_growth: Annotated[float, Field(ge=0)] = 0.25  # share by which they may grow
     max_drift: Share = 0.5  # share of all interactions that may have moved to other items
+    min_again: Share = 0.5  # share of a sample of the pairs published before that must be there again
     max_bad: Share = 0.01  # share of the rows that may be bad, and skipped
     heldout: Annotated[float, Field(gt=0, lt=0.5)] = 0.1  # share of users to measure on
 

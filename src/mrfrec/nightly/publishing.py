@@ -7,7 +7,7 @@ leaves the earlier version.
 import logging
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from glob import escape
@@ -20,13 +20,20 @@ from mrfrec.io.atomic import keep_owner, put_in_place, remove_with_leftovers, wr
 from mrfrec.io.staging import open_staging
 from mrfrec.models.parameters import runtime_of
 from mrfrec.models.recommender import Recommender
+from mrfrec.nightly.guard import Bound, faults
 from mrfrec.nightly.record import Night
 
 _log = logging.getLogger("mrfrec.nightly")
 
 
-def publish(night: Night, model: Recommender, write: Callable[[Path], str], file_hash: str) -> None:
-    """Publish a model and the tables of its job.
+def publish(
+    night: Night,
+    model: Recommender,
+    write: Callable[[Path], str],
+    file_hash: str,
+    bounds: Sequence[Bound] = (),
+) -> None:
+    """Publish a model and the tables of its job, unless their rows are out of bounds.
 
     `write` writes the model to a path and returns the hash of that file. `file_hash` is the hash of the model
     that the run has read: if another one was published since, the run fails.
@@ -36,7 +43,7 @@ def publish(night: Night, model: Recommender, write: Callable[[Path], str], file
     with ExitStack() as staged:
         # The stack ends in reverse order. The databases, which are entered last, commit first, since a commit
         # may fail; then the files are renamed.
-        _stage_tables(night, model, staged)
+        _stage_tables(night, model, staged, bounds)
         night.record["model"] = write(new)
         write_erasures(target, model.fitted_.erasures)
         if target.exists():
@@ -53,7 +60,7 @@ def publish(night: Night, model: Recommender, write: Callable[[Path], str], file
     _remove_old(target, night.job.publish.keep, kept)
 
 
-def _stage_tables(night: Night, model: Recommender, staged: ExitStack) -> None:
+def _stage_tables(night: Night, model: Recommender, staged: ExitStack, bounds: Sequence[Bound]) -> None:
     """Write the tables of the job beside the published ones; they are exchanged when `staged` ends."""
     counts = night.record["rows"] = {}
     # All tables of a database are replaced in one transaction.
@@ -70,7 +77,7 @@ def _stage_tables(night: Night, model: Recommender, staged: ExitStack) -> None:
             written = staged_recommendations(model.fitted_, runtime_of(model), destination, **options)
         rows = counts[what] = staged.enter_context(written)
         _log.info("%s rows of %s for %s", f"{rows:,}", what, sink.where)
-        night.refuse_if([] if rows else [f"there are no {what} to publish"])
+        night.refuse_if(faults(bounds, {what: rows}) if rows else [f"there are no {what} to publish"])
 
 
 def remove_unpublished(model: Path) -> list[Path]:

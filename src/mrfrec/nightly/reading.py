@@ -14,6 +14,7 @@ from mrfrec.io.features import read_item_features
 from mrfrec.io.item_table import read_item_table
 from mrfrec.io.tables import RowsBefore, read_events
 from mrfrec.models.recommender import Recommender
+from mrfrec.nightly.continuity import columns_of, lost_columns
 from mrfrec.nightly.guard import changed_ids, ids_of
 from mrfrec.nightly.job import latest_time
 from mrfrec.nightly.ranges import DAY, days_without, gap_between, since_of
@@ -34,6 +35,7 @@ def read_data(night: Night, published: Recommender | None, erased: Erasures) -> 
         _set_since(night, old)
     new = _new_events(night, old, erased)
     _check_ids(night, published, new, is_batch=old is not None)
+    _check_columns(night, published, new, is_batch=old is not None)
     if night.job.source.mode == "update":
         batches = () if published is None else published.batches_
         data = _updated(night, old, new, batches)
@@ -87,6 +89,18 @@ def _check_ids(
     if new is not None:
         ids = {} if published is None else ids_of(published.users_, published.items_)
         night.refuse_if(changed_ids({**night.last.get("ids", {}), **ids}, new, is_batch=is_batch))
+
+
+def _check_columns(
+    night: Night, published: Recommender | None, new: Interactions | None, *, is_batch: bool
+) -> None:
+    """Refuse events without times, values or titles that the published ones had; record their columns."""
+    before = night.last.get("columns") or ({} if published is None else published.fitted_.columns)
+    if new is None:
+        night.record["columns"] = dict(before)
+        return
+    now = night.record["columns"] = columns_of(new, is_batch=is_batch)
+    night.refuse_if(lost_columns(before, now, has_items=night.job.source.items is not None))
 
 
 def _updated(

@@ -71,6 +71,10 @@ class RunHistory:
                 _page(self._title, [*self.runs, *self.runs[-1:]])
                 _ = [1 / run[name] for run in self.recent for name in ("users", "items", "pairs")]
                 _ = [(dict(run.get("ids", {})), list(run.get("missed", []))) for run in self.recent]
+                _ = [dict(run.get("columns", {})) for run in self.recent]
+                _ = [1 / min(run["rows"].values()) for run in self.recent if run.get("rows")]
+                samples = [run["sample"] for run in self.recent if "sample" in run]
+                _ = [(int(one["users_to"], 16), bytes.fromhex(one["pairs"])) for one in samples]
             except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
                     RecursionError):  # fmt: skip
                 raise DataError(
@@ -122,6 +126,8 @@ class RunHistory:
         # The histories of users are not kept for long.
         for run in sampled[:-1] if self._samples else sampled:
             del run["samples"]
+        for run in self.runs[: 0 if last is None else self.runs.index(last)]:
+            run.pop("sample", None)
         content = json.dumps({"job": self._title, "runs": self.runs}, indent=2, ensure_ascii=False)
         drawn = _page(self._title, self.runs)
         for path, text in ((self.path, content), (self.path.with_suffix(".html"), drawn)):

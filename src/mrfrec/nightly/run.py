@@ -24,6 +24,7 @@ from mrfrec.io.artifact import read_erasures
 from mrfrec.io.atomic import WAIT, file_path, holding, locked
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import load
+from mrfrec.nightly.continuity import sample_of, share_again
 from mrfrec.nightly.guard import (
     Bound,
     bounds_of,
@@ -129,7 +130,7 @@ def _work(night: Night) -> None:
         return files.save(model.fitted_, path, job.publish.histories, notes, mode, None)
 
     with night.stage("publish"):
-        publish(night, model, write, file_hash)
+        publish(night, model, write, file_hash, bounds)
 
 
 class _Published(NamedTuple):
@@ -159,11 +160,14 @@ def _guard_data(night: Night, published: Recommender | None, data: Interactions)
     size = {"users": data.n_users, "items": data.n_items, "pairs": len(data)}
     moved = {"drift": None} if published is None else drift(published, data)
     night.record |= {**size, **moved, "data": data.fingerprint, "ids": ids_of(data.users, data.items)}
+    sample = night.last.get("sample")
+    night.record["same_pairs"] = None if sample is None else share_again(sample, data)
+    night.record["sample"] = sample_of(data)
     recent = night.history.recent or ([] if published is None else [published.fitted_.size._asdict()])
     bounds = bounds_of(job.guard, recent, night.history.last_published)
     night.record["limits"] = limits(bounds)
     _log.info("%s users, %s items, %s pairs", *(f"{count:,}" for count in size.values()))
-    numbers = {**size, "drift": moved["drift"], "bad": night.record.get("bad")}
+    numbers = {**size, **{name: night.record.get(name) for name in ("drift", "same_pairs", "bad")}}
     night.refuse_if([*times_ahead(data, latest_time()), *faults(bounds, numbers)])
     return bounds
 
@@ -250,6 +254,9 @@ def _roll_back(night: Night, earlier: Path) -> None:
     night.record |= {name: fitted.notes[name] for name in _RESULTS if name in fitted.notes}
     night.record |= {name: size[name] for name in ("users", "items", "pairs")}
     night.record["ids"] = ids_of(training.users if training else None, fitted.catalogue.items)
+    night.record["columns"] = dict(fitted.columns)
+    if model.fitted_.has_histories:
+        night.record["sample"] = sample_of(model.fitted_.data_for("roll back"))
     night.record["missed"] = night.last.get("missed", [])
     night.record["reasons"].append(said)
 
