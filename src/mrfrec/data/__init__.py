@@ -1,1 +1,1 @@
-"""Input data and names: ids, interactions, events and the catalogue."""
+"""What comes in: ids, interactions with their times, the item table and its features."""

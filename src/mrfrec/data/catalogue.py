@@ -18,23 +18,24 @@ from mrfrec.data.item_table import ItemFeatures, ItemTable
 from mrfrec.data.pairs import Origin
 from mrfrec.errors import DataError
 
-# Bounds on the work for one search.
-_MOST_WORDS = 10  # of the text
-_MOST_CANDIDATES = (
-    5_000  # most popular items with the rarest word, among which the other words are looked for
-)
-_MOST_SPELLINGS = 3  # that are tried for a misspelt word
-_LEAST_SIMILARITY = 60  # percent, of a misspelt word and the right one
-_WORD = re.compile(r"[^\W_]+(?:(?:\+\+|#)(?!\w))?")  # C, C++ and C# are three words
+# These bound the work of a search: the words of the text that count, the most popular items with the rarest
+# word that are checked for the other words, and the spellings that are tried for a misspelt word, which must
+# be similar to it by a percentage.
+_MOST_WORDS = 10
+_MOST_CANDIDATES = 5_000
+_MOST_SPELLINGS = 3
+_LEAST_SIMILARITY = 60
+# C, C++ and C# are three words.
+_WORD = re.compile(r"[^\W_]+(?:(?:\+\+|#)(?!\w))?")
 
 Lines = npt.NDArray[np.int32]
 
 
 class NameIndex:
-    """An index of the words in the ids (if these are text) and titles of items.
+    """An index of the words in the titles of items, and in their ids if the ids are text.
 
-    Items are numbered by popularity, so that the first of several matches are the most popular ones.
-    Capitals, accents and punctuation do not count. Each part of the index is built when it is first needed.
+    Items are numbered by popularity, so that the first matches are the most popular ones. Capitals, accents
+    and punctuation do not count. A part of the index is built when it is first needed.
     """
 
     def __init__(self, items: Ids, titles: Texts | None, popularity_rank: npt.NDArray[np.int32]) -> None:
@@ -42,11 +43,11 @@ class NameIndex:
         self._items = np.argsort(popularity_rank)
 
     def search(self, text: str, k: int) -> list[int]:
-        """Return up to k items by position: whole names first, then beginnings, then those with all words.
+        """Return the indices of up to k items: equal names first, then names that begin with the text, then
+        names with all words of the text.
 
-        Words may be in any order, and each may be only the beginning of a word. Of equal matches the most
-        popular item comes first. If nothing matches, unknown words are replaced by those spelt most like
-        them.
+        Words may come in any order, and the beginning of a word is enough. Equal matches come by popularity.
+        If nothing matches, unknown words are replaced by the words spelt most like them.
         """
         words = words_of(text).split()[:_MOST_WORDS]
         lines = self._matching(words, k)
@@ -61,7 +62,7 @@ class NameIndex:
         return [int(self._items[line]) for line in lines]
 
     def exact(self, text: str) -> list[int]:
-        """Return the items, by position, whose name has the words of the text and no others."""
+        """Return the indices of the items whose name has exactly the words of the text."""
         names, lines = self._names
         key = words_of(text)
         first = bisect_left(names, key)
@@ -72,7 +73,7 @@ class NameIndex:
 
     @cached_property
     def _lines(self) -> list[str]:
-        """The words of each item's names, with a space around each and a tab between names."""
+        """The words of an item's names in one line: spaces around words, tabs between names."""
         columns = [list(names) for names in self._columns]
         return [
             "\t".join(f" {words_of(str(column[i]))} " for column in columns) for i in self._items.tolist()
@@ -80,14 +81,14 @@ class NameIndex:
 
     @cached_property
     def _names(self) -> tuple[list[str], Lines]:
-        """All names in alphabetical order, and the item of each."""
+        """All names in alphabetical order, and the line of their item."""
         pairs = [(name[1:-1], line) for line, names in enumerate(self._lines) for name in names.split("\t")]
         pairs.sort()
         return [name for name, _ in pairs], np.array([line for _, line in pairs], np.int32)
 
     @cached_property
     def _index(self) -> tuple[list[str], npt.NDArray[np.int64], Lines]:
-        """All words in alphabetical order, where the items of each begin, and the items."""
+        """All words in alphabetical order, the offset of each word's items, and the items."""
         numbers: dict[str, int] = {}
         tokens: list[int] = []
         owners: list[int] = []
@@ -96,17 +97,18 @@ class NameIndex:
                 tokens.append(numbers.setdefault(word, len(numbers)))
                 owners.append(line)
         vocabulary = sorted(numbers)
-        place = np.empty(len(numbers), np.int64)
-        place[[numbers[word] for word in vocabulary]] = np.arange(len(numbers))
-        token = place[np.array(tokens, np.int64)]
-        order = np.argsort(token, kind="stable")  # the items of a word stay in the order of popularity
+        rank = np.empty(len(numbers), np.int64)
+        rank[[numbers[word] for word in vocabulary]] = np.arange(len(numbers))
+        token = rank[np.array(tokens, np.int64)]
+        # A stable sort keeps the items of a word in the order of popularity.
+        order = np.argsort(token, kind="stable")
         ptr = np.searchsorted(token[order], np.arange(len(numbers) + 1))
         return vocabulary, ptr, np.array(owners, np.int32)[order]
 
     # ── matching ──────────────────────────────────────────────────────────────────────────────────
 
     def _matching(self, words: list[str], k: int) -> list[int]:
-        """Return the lines of matching items, by popularity within each kind of match."""
+        """Return the lines of matching items: the better matches first, then by popularity."""
         if not words:
             return []
         names, lines = self._names
@@ -124,7 +126,7 @@ class NameIndex:
         return list(dict.fromkeys(matches))[:k]
 
     def _with_beginning(self, words: list[str]) -> list[int]:
-        """Return the most popular items that have a word with the rarest of these beginnings."""
+        """Return the most popular items with a word that begins like the rarest of these words."""
         vocabulary, ptr, lines = self._index
         firsts = [bisect_left(vocabulary, word) for word in words]
         lasts = [bisect_left(vocabulary, word + "\U0010ffff") for word in words]
@@ -133,12 +135,12 @@ class NameIndex:
 
     def _frequency(self, word: str) -> int:
         vocabulary, ptr, _ = self._index
-        place = bisect_left(vocabulary, word)
-        known = place < len(vocabulary) and vocabulary[place] == word
-        return int(ptr[place + 1] - ptr[place]) if known else 0
+        index = bisect_left(vocabulary, word)
+        known = index < len(vocabulary) and vocabulary[index] == word
+        return int(ptr[index + 1] - ptr[index]) if known else 0
 
     def _nearest(self, word: str) -> list[str]:
-        """Return the indexed words that are spelt most like this one; of equals, the more frequent first."""
+        """Return the indexed words spelt most like this one; words of equal similarity come by frequency."""
         from rapidfuzz import fuzz, process
 
         vocabulary, ptr, _ = self._index
@@ -146,22 +148,22 @@ class NameIndex:
             word, vocabulary, scorer=fuzz.ratio, processor=None, score_cutoff=_LEAST_SIMILARITY, limit=None
         )
         ranked = [
-            (-ratio, int(ptr[place] - ptr[place + 1]), other)
-            for other, ratio, place in similar
+            (-ratio, int(ptr[index] - ptr[index + 1]), other)
+            for other, ratio, index in similar
             if other != word
         ]
         return [other for _, _, other in sorted(ranked)[:_MOST_SPELLINGS]]
 
 
 def _lowest(lines: Lines, most: int) -> list[int]:
-    """Return the lines among the `most` lowest numbers, each once, ascending."""
+    """Return the distinct values among the `most` lowest lines, ascending."""
     some = lines if len(lines) <= most else np.partition(lines, most - 1)[:most]
     lowest: list[int] = np.unique(some).tolist()
     return lowest
 
 
 def words_of(text: str) -> str:
-    """Return the words of a text without capitals, accents and punctuation; a text without words as it is."""
+    """Return the words of a text without capitals, accents and punctuation; a text without words stays."""
     if text.isascii():
         folded = text.lower()
     else:
@@ -170,16 +172,18 @@ def words_of(text: str) -> str:
 
 
 Columns = dict[str, Any]
-_NAMED_FEATURES = 3  # of those that two items have in common
+# At most so many common features of two items are named.
+_NAMED_FEATURES = 3
 
 
 class DataSize(NamedTuple):
-    """The size of a matrix; it decides between a dense and a sparse model."""
+    """The size of a matrix, which decides between a dense and a sparse model."""
 
     users: int
     items: int
     pairs: int
-    binary: bool  # every value is 1
+    # Whether every value is 1.
+    binary: bool
 
     def __str__(self) -> str:
         users, items = counted(self.users, "user"), counted(self.items, "item")
@@ -188,18 +192,21 @@ class DataSize(NamedTuple):
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The items of a model; the order by popularity and the search index are built when first needed."""
+    """The items of a model. The order by popularity and the search index are built when first needed.
+
+    `popularity` is the number of users of each item; the item table has the same items.
+    """
 
     items: Ids
     titles: Texts | None
-    popularity: npt.NDArray[np.int64]  # users of each item
+    popularity: npt.NDArray[np.int64]
     n_users: int
     features: ItemFeatures | None = None
-    table: ItemTable | None = None  # of the same items
+    table: ItemTable | None = None
 
     @cached_property
     def popularity_rank(self) -> npt.NDArray[np.int32]:
-        """The place of each item in the order of popularity, most popular first; ties by index."""
+        """The rank of each item by popularity, from 0 for the most popular one; ties go by index."""
         return inverse_of(np.argsort(-self.popularity, kind="stable"), len(self.items))
 
     @cached_property
@@ -207,28 +214,28 @@ class Catalogue:
         return NameIndex(self.items, self.titles, self.popularity_rank)
 
     def search(self, text: str, k: int) -> list[int]:
-        """Return the positions of up to k items whose id or title matches the text, the best match first.
+        """Return the indices of up to k items whose id or title matches the text, the best match first.
 
-        An id that is a number matches only as a whole.
+        An id that is a number must match as a whole.
         """
         number = text.strip()
         if self.items.is_text or not (number.isascii() and number.isdigit()):
             return self.names.search(text, k)
-        known = [place for place in self.items.find([int(number)], "item").tolist() if place >= 0]
+        known = [index for index in self.items.find([int(number)], "item").tolist() if index >= 0]
         return list(dict.fromkeys([*known, *self.names.search(text, k)]))[:k]
 
     def index_of(self, item: Id) -> int:
-        """Return the position of an item; raise if it is unknown."""
+        """Return the index of an item; raise if it is unknown."""
         return int(self.indices_of([item])[0])
 
     def indices_of(self, items: Iterable[Id]) -> npt.NDArray[np.int64]:
-        """Return the positions of items; raise if one is unknown."""
+        """Return the indices of items; raise if one is unknown."""
         wanted = list(items)
-        places = self.items.find(wanted, "item")
-        if (places < 0).any():
-            item = wanted[int(np.argmax(places < 0))]
+        indices = self.items.find(wanted, "item")
+        if (indices < 0).any():
+            item = wanted[int(np.argmax(indices < 0))]
             raise DataError(f"item {item!r} is unknown to the model. Find items by id or title: search(…).")
-        return places
+        return indices
 
     def title(self, item: int) -> str | None:
         return (self.titles[item] or None) if self.titles is not None else None
@@ -243,15 +250,15 @@ class Catalogue:
         return title if title and title.strip() else str(self.items[item])
 
     def columns(self, items: npt.NDArray[Any]) -> Columns:
-        """Return the ids and titles of items, by position."""
+        """Return the ids and titles of items by their indices."""
         titles = [""] * len(items) if self.titles is None else self.titles.take(items)
         return {"item": self.items.take(items), "title": [title or None for title in titles]}
 
     def in_common(self, item: int, other: int) -> list[str]:
-        """Return the rarest features that two items share, if these carry most of the weight between them.
+        """Return the rarest features that two items share, if features make up most of the weight.
 
-        They do where they add more to the products of S than the users could: at most all users of the less
-        popular item have both.
+        That is so where features add more to S than users could: at most all users of the less popular item
+        have both.
         """
         if self.features is None:
             return []
@@ -261,7 +268,7 @@ class Catalogue:
 
 
 def name_with_id(item: Id, title: str | None) -> str:
-    """Return "title [id]", or the id of an item that has no other title."""
+    """Return "title [id]", or the id alone if the title is missing or the same."""
     name = shortened(str(item), 80)
     return f"{title} [{name}]" if title and title != name else name
 
@@ -272,4 +279,5 @@ class Training:
 
     users: Ids
     histories: Rows
-    origin: Origin | None = None  # how the histories were made from rows
+    # How the histories were made from rows.
+    origin: Origin | None = None

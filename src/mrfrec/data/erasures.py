@@ -1,7 +1,7 @@
-"""Erasures: who was forgotten, as salted hashes, and on which day.
+"""Erasures: the people who were forgotten, as salted hashes, and the day on which that happened.
 
-Rows of these people up to that day are left out wherever they come in again: with an earlier model, an old
-table or a back-up. Later rows count as those of a new person.
+Rows of a forgotten person up to that day are left out whenever they come back with an earlier model, an old
+table or a back-up. Later rows count as rows of a new user.
 """
 
 import hashlib
@@ -20,22 +20,23 @@ from mrfrec.data.times import Times
 
 _DAY = 86_400_000_000
 _EPOCH = date(1970, 1, 1)
-NEVER = np.iinfo(np.int64).min  # before any time
-_BYTES = 16  # of a salt and of a hash
+# NEVER is earlier than any time. A salt and a hash have 16 bytes.
+NEVER = np.iinfo(np.int64).min
+_BYTES = 16
 
 
 @dataclass(frozen=True)
 class Erasures:
-    """The people who were forgotten: by salt, the hash of each id and the day of the erasure (UTC).
+    """The people who were forgotten: salt → hash of the id → day of the erasure (UTC).
 
-    7 and "7" have the same hash. Whoever has the salt can try all ids: the hashes are personal data.
+    7 and "7" have the same hash. Whoever knows the salt can try all ids, so the hashes are personal data.
     """
 
     days: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
     def of_facts(cls, facts: Any) -> Self:
-        """Return erasures from JSON; raise a TypeError, ValueError or AttributeError if it is none."""
+        """Return erasures from JSON; raise a TypeError, ValueError or AttributeError if the JSON is wrong."""
         for salt, days in facts.items():
             for code, day in days.items():
                 if str(date.fromisoformat(day)) != day:
@@ -50,23 +51,23 @@ class Erasures:
         return sum(map(len, self.days.values()))
 
     def including(self, ids: Iterable[object]) -> "Erasures":
-        """Return these erasures and those of some people, today."""
+        """Return these erasures, with further people who are forgotten today."""
         salt = min(self.days, default=None) or secrets.token_hex(_BYTES)
         today = str(datetime.now(UTC).date())
         return self.joined(Erasures({salt: {code.hex(): today for code in _hashes(ids, salt)}}))
 
     def joined(self, other: "Erasures") -> "Erasures":
-        """Return the erasures of both; of two days of one person, the later one."""
+        """Return the union of two sets of erasures; a person in both has the later day."""
         days: dict[str, dict[str, str]] = {}
-        for each in (self, other):
-            for salt, some in each.days.items():
+        for erasures in (self, other):
+            for salt, some in erasures.days.items():
                 kept = days.setdefault(salt, {})
                 for code, day in some.items():
                     kept[code] = max(day, kept.get(code, day))
         return Erasures({salt: some for salt, some in days.items() if some})
 
     def beyond(self, other: "Erasures") -> int:
-        """Return the number of erasures that others do not have, or have with an earlier day."""
+        """Count the erasures that `other` lacks or has with an earlier day."""
         return sum(
             day > other.days.get(salt, {}).get(code, "")
             for salt, some in self.days.items()
@@ -74,9 +75,9 @@ class Erasures:
         )
 
     def ends(self, ids: Iterable[object]) -> Times | None:
-        """Return the time from which rows of each of these people count; None if nobody was forgotten.
+        """Return the time from which the rows of each person count; None if nobody was forgotten.
 
-        It is `NEVER` for people who were not.
+        The time of a person who was not forgotten is `NEVER`.
         """
         if not len(self):
             return None
@@ -87,31 +88,31 @@ class Erasures:
                 bytes.fromhex(code): ((date.fromisoformat(day) - _EPOCH).days + 1) * _DAY
                 for code, day in some.items()
             }
-            found = (ends.get(code, NEVER) for code in _hashes(people, salt))
-            out = np.maximum(out, np.fromiter(found, np.int64, len(people)))
+            times = (ends.get(code, NEVER) for code in _hashes(people, salt))
+            out = np.maximum(out, np.fromiter(times, np.int64, len(people)))
         return out if (out > NEVER).any() else None
 
 
 def are_erased(ends: Times, times: Times | None) -> npt.NDArray[np.bool_]:
-    """Return which rows are those of a forgotten person up to the day of the erasure, or without a time.
+    """Return a mask of the rows of forgotten people up to the day of the erasure, or without a time.
 
-    `ends` holds what `Erasures.ends` returns for the person of each row.
+    `ends` has the result of `Erasures.ends` for the person of each row.
     """
     return ends > NEVER if times is None else times < ends
 
 
 def text_of(rows: int, people: int, what: str = "row") -> str:
-    """Return what is said about rows that are left out."""
+    """Return the message about rows that are left out."""
     left_out = f"{rows:,} {what} is" if rows == 1 else f"{rows:,} {what}s are"
     whom = "a forgotten person" if people == 1 else f"{people:,} forgotten people"
     return f"{left_out} left out: of {whom}, up to the day of the erasure or without a time"
 
 
 def _hashes(ids: Iterable[object], salt: str) -> Iterable[bytes]:
-    """Return the salted hash of the text of each id; 17.0, as a text file may have it, is 17."""
+    """Yield the salted hash of the text of each id; 17.0, as a text file may write it, is 17."""
     start = hashlib.blake2b(key=bytes.fromhex(salt), digest_size=_BYTES)
-    for each in ids:
-        text = cleaned(str(each))
+    for one in ids:
+        text = cleaned(str(one))
         if text.endswith(".0") and re.fullmatch(r"-?\d+\.0", text):
             text = text[:-2]
         digest = start.copy()

@@ -1,6 +1,7 @@
-"""Ids of users and items: integers or strings, kept in the same arrays in memory and in files.
+"""Ids of users and items, integers or strings, in the same arrays in memory and in files.
 
-Opening a model builds nothing: a few strings are found by bisection; for many, a table is built once.
+Opening a model decodes no strings: a few ids are found by bisection, and the first search for many ids builds
+a table.
 """
 
 import unicodedata
@@ -18,10 +19,10 @@ import polars as pl
 from mrfrec.errors import DataError, ParameterError
 
 Id = int | str
-Indices = npt.NDArray[np.integer[Any]]  # positions of rows, users or items
+Indices = npt.NDArray[np.integer[Any]]
 
-# Strings are decoded one by one, or found by bisection, if fewer than one in so many is wanted: that is then
-# faster than making a list or table of all.
+# If a caller wants fewer than one string in 64, decoding them one by one, or finding them by bisection, is
+# faster than building a list or a table of all.
 _FEW_IN = 64
 
 
@@ -29,18 +30,21 @@ _SPACES = dict.fromkeys(map(ord, "\u00a0\u2007\u202f"), " ") | dict.fromkeys(map
 
 
 def cleaned(text: str) -> str:
-    """Return a text as an id: in NFC, with plain spaces, without zero-width ones and blanks around it."""
+    """Return a text as an id: in NFC, with plain spaces, without zero-width characters, stripped."""
     return text.strip() if text.isascii() else unicodedata.normalize("NFC", text).translate(_SPACES).strip()
 
 
 def cleaned_ids(ids: pl.Series) -> pl.Series:
-    """Return texts as ids; the rule is that of `cleaned`."""
+    """Apply `cleaned` to a column."""
     odd = ids.filter(ids.str.contains(r"^[\s\x1c-\x1f]|[\s\x1c-\x1f]$|[^\x00-\x7f]")).unique()
     return ids.replace(odd, [cleaned(text) for text in odd]) if len(odd) else ids
 
 
 class Texts(Sequence[str]):
-    """Strings in two arrays: their UTF-8 bytes one after the other, and where each begins."""
+    """Strings in two arrays: all UTF-8 bytes, and the offset at which each string begins.
+
+    The arrays lie in a model file as they are, so that opening a model of millions of ids takes no time.
+    """
 
     def __init__(self, data: npt.NDArray[np.uint8], ptr: npt.NDArray[np.int64]) -> None:
         self.data = data
@@ -83,41 +87,41 @@ class Texts(Sequence[str]):
     def _strings(self) -> list[str]:
         return list(self)
 
-    def take(self, positions: Indices) -> list[str]:
-        if len(positions) * _FEW_IN < len(self):
-            return [self.bytes_at(i).decode() for i in positions.tolist()]
+    def take(self, indices: Indices) -> list[str]:
+        if len(indices) * _FEW_IN < len(self):
+            return [self.bytes_at(i).decode() for i in indices.tolist()]
         strings = self._strings
-        return [strings[i] for i in positions.tolist()]
+        return [strings[i] for i in indices.tolist()]
 
     def bytes_at(self, index: int) -> bytes:
         return self.data[self.ptr[index] : self.ptr[index + 1]].tobytes()
 
 
 def first_titles(count: int, named: Iterable[tuple[int, str | None]]) -> Texts | None:
-    """Return a title for each of `count` items, of several the first in alphabetical order; None without any.
+    """Return the title of each of `count` items, the first in alphabetical order; None if no item has one.
 
-    `named` yields positions of items and titles. Positions below 0 and titles that are None or "" are passed
-    over.
+    `named` yields the index of an item and a title. An index below 0 and an empty title are passed over.
     """
     texts = [""] * count
-    for place, title in named:
-        if title and place >= 0:
-            texts[place] = min(texts[place] or title, title)
+    for index, title in named:
+        if title and index >= 0:
+            texts[index] = min(texts[index] or title, title)
     return Texts.of(texts) if any(texts) else None
 
 
 class Ids(Sequence[Id]):
-    """Distinct integers or strings, by position and back."""
+    """Distinct integers or strings: the id at an index, and the index of an id."""
 
     def __init__(self, values: npt.NDArray[Any] | Texts, order: npt.NDArray[np.int64] | None = None) -> None:
         self.values = values
-        self.order = order  # positions by ascending id; None if the ids ascend already
+        # The indices in ascending order of the ids; None if the ids ascend already.
+        self.order = order
 
     @classmethod
     def of(cls, ids: "Iterable[Id] | Ids", name: str) -> "Ids":
-        """Return ids in the order of their rows or columns; refuse duplicates and mixtures of types.
+        """Return ids in the order of their rows or columns; refuse duplicates and mixed types.
 
-        `name`, "user" or "item", says in errors whose ids these are.
+        Errors call the ids by `name`, "user" or "item".
         """
         if isinstance(ids, Ids):
             return ids
@@ -143,7 +147,8 @@ class Ids(Sequence[Id]):
                 )
             values = np.array(values, np.uint64 if high >= 2**63 else np.int64)
         wide = np.uint64 if len(values) and int(values.max()) >= 2**63 else np.int64
-        return cls._ordered(values.astype(wide), name)  # a copy: the caller may change the original
+        # This copies: the caller may change the original.
+        return cls._ordered(values.astype(wide), name)
 
     @classmethod
     def range(cls, count: int) -> "Ids":
@@ -202,7 +207,7 @@ class Ids(Sequence[Id]):
         return f"Ids([{shown}], {len(self):,} {'strings' if self.is_text else 'integers'})"
 
     def is_ordered(self) -> bool:
-        """Return whether the ids ascend by `order`, and so are distinct; those of a forged file may not."""
+        """Return whether the ids ascend by `order`, so that they are distinct; a forged file may break it."""
         if not isinstance(self.values, Texts):
             return bool((self._ascending[1:] > self._ascending[:-1]).all())
         data = self.values.data.tobytes()
@@ -211,7 +216,7 @@ class Ids(Sequence[Id]):
         return all(map(lt, texts, texts[1:]))
 
     def parse(self, text: str, name: str) -> Id:
-        """Convert an id that a person has typed to the type of these ids."""
+        """Convert an id that somebody typed to the type of these ids."""
         if self.is_text:
             return text
         try:
@@ -221,19 +226,18 @@ class Ids(Sequence[Id]):
             pass
         raise DataError(f"{name} ids are integers here; got {text!r}.")
 
-    def take(self, positions: Indices) -> list[Id]:
-        taken: list[Any] = (
-            self.values.take(positions) if isinstance(self.values, Texts) else self.values[positions].tolist()
-        )
+    def take(self, indices: Indices) -> list[Id]:
+        values = self.values
+        taken: list[Any] = values.take(indices) if isinstance(values, Texts) else values[indices].tolist()
         return taken
 
     def subset(self, keep: Indices) -> "Ids":
-        """Return the ids at these positions as `Ids`."""
+        """Return the ids at some indices as `Ids`."""
         values = self.values
         return Ids.of(values.take(keep) if isinstance(values, Texts) else values[keep], "kept")
 
     def like(self, others: "Ids", name: str, table: str) -> "Ids":
-        """Return these ids, of a table, in the type of `others`: integers may become strings."""
+        """Return the ids of a table in the type of `others`: integers may become strings."""
         if self.is_text == others.is_text:
             return self
         if not others.is_text:
@@ -242,11 +246,12 @@ class Ids(Sequence[Id]):
         return Ids.of([str(value) for value in self], name)
 
     def find(self, wanted: Any, name: str) -> npt.NDArray[np.int64]:
-        """Return the positions of ids, −1 for unknown ones. `name` says in errors whose ids they are."""
+        """Return the index of each id, −1 if it is unknown. Errors call the ids by `name`."""
         wanted = _as_sequence(wanted, name)
         ids = wanted.tolist() if isinstance(wanted, np.ndarray) else wanted
         wanted_type = str if self.is_text else int
-        if {*map(type, ids)} - {wanted_type}:  # other types, which may be those of numpy
+        # Types of numpy pass this check and are accepted below.
+        if {*map(type, ids)} - {wanted_type}:
             for value in ids:
                 if not (isinstance(value, str) if self.is_text else _is_integer(value)):
                     kind = "strings" if self.is_text else "integers"
@@ -259,11 +264,12 @@ class Ids(Sequence[Id]):
                     )
         if not isinstance(self.values, Texts):
             return self._find_integers(ids)
-        places = self._find_texts(self.values, ids)
-        for place in np.flatnonzero(places < 0).tolist():  # as a table writes it that was not read
-            if (text := cleaned(ids[place])) != ids[place]:
-                places[place] = self._find_texts(self.values, [text])[0]
-        return places
+        indices = self._find_texts(self.values, ids)
+        # Reading a table cleans its ids, so clean the ids that were not found and try again.
+        for i in np.flatnonzero(indices < 0).tolist():
+            if (text := cleaned(ids[i])) != ids[i]:
+                indices[i] = self._find_texts(self.values, [text])[0]
+        return indices
 
     def _find_texts(self, texts: Texts, ids: list[str]) -> npt.NDArray[np.int64]:
         if len(ids) * _FEW_IN < len(self) and "_table" not in self.__dict__:
@@ -272,7 +278,7 @@ class Ids(Sequence[Id]):
 
     @cached_property
     def _table(self) -> dict[Id, int]:
-        return {value: position for position, value in enumerate(self)}
+        return {value: index for index, value in enumerate(self)}
 
     @cached_property
     def _ascending(self) -> npt.NDArray[Any]:
@@ -290,23 +296,24 @@ class Ids(Sequence[Id]):
             ids = [value if low <= value <= high else low for value in ids]
         keys = np.array(ids, ascending.dtype)
         ranks = ascending.searchsorted(keys)
-        places = ranks if self.order is None else self.order[ranks]
+        indices = ranks if self.order is None else self.order[ranks]
         known = possible & (ascending[ranks] == keys)
-        return places if known.all() else np.where(known, places, -1)
+        return indices if known.all() else np.where(known, indices, -1)
 
     def _find_text(self, texts: Texts, wanted: str) -> int:
         order = self.order
 
-        def place(rank: int) -> int:
+        def index_at(rank: int) -> int:
             return rank if order is None else int(order[rank])
 
         try:
             key = str(wanted).encode()
-        except UnicodeEncodeError:  # half a surrogate pair: no valid text, so none of ours
+        except UnicodeEncodeError:
+            # Half of a surrogate pair is no valid text, so it is no id either.
             return -1
         # The order of UTF-8 bytes is that of the strings.
-        rank = bisect_left(range(len(self)), key, key=lambda rank: texts.bytes_at(place(rank)))
-        return place(rank) if rank < len(self) and texts.bytes_at(place(rank)) == key else -1
+        rank = bisect_left(range(len(self)), key, key=lambda rank: texts.bytes_at(index_at(rank)))
+        return index_at(rank) if rank < len(self) and texts.bytes_at(index_at(rank)) == key else -1
 
 
 def _is_integer(value: object) -> bool:
@@ -315,14 +322,14 @@ def _is_integer(value: object) -> bool:
 
 def is_table(value: object) -> bool:
     """Return whether a value is a data frame or a sparse matrix."""
-    # Look at the class: reading the columns of a lazy frame computes them.
+    # This looks at the class, since reading the columns of a lazy frame computes them.
     return hasattr(value, "tocsr") or hasattr(type(value), "columns")
 
 
 def as_list(ids: Any, kind: str, parameter: str) -> list[Any]:
-    """Return ids in any iterable, such as a column of a data frame, as a list of plain Python values.
+    """Return the ids in any iterable, such as a column of a data frame, as a list of plain Python values.
 
-    Refuse tables and mappings: iterating over them would give the names of columns, or drop values.
+    Refuse tables and mappings: iterating over them gives names of columns, or drops values.
     """
     if is_table(ids):
         advice = f'Give its column of {kind}s, such as table["{kind}"].'
@@ -342,7 +349,7 @@ def _as_sequence(ids: Any, name: str) -> Any:
 
 
 def inverse_of(order: Indices, count: int) -> npt.NDArray[np.int32]:
-    """Invert a list of positions: entry i is the place of i in the list, −1 if it is not there."""
-    places = np.full(count, -1, np.int32)
-    places[order] = np.arange(len(order), dtype=np.int32)
-    return places
+    """Return where each index from 0 to `count` stands in `order`; −1 if it is missing there."""
+    out = np.full(count, -1, np.int32)
+    out[order] = np.arange(len(order), dtype=np.int32)
+    return out

@@ -25,8 +25,10 @@ from mrfrec.shown import Report, Section
 
 _log = logging.getLogger("mrfrec")
 
-_SHOWN = 5  # pairs in a notebook
-_EXACT = 2**53  # below this, sums of whole numbers are exact in double precision
+# A notebook shows the first pairs.
+_SHOWN = 5
+# Below this, sums of whole numbers are exact in double precision.
+_EXACT = 2**53
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -45,7 +47,7 @@ class Interactions:
         One per item (None or "" where there is none), or a mapping from item id to title.
     times
         The time of each stored pair: numbers (seconds or milliseconds since 1970) or `datetime64`, in UTC. A
-        `scipy.sparse` matrix with the same pairs or, of a canonical CSR matrix, an array in its order.
+        `scipy.sparse` matrix with the same pairs or, for a canonical CSR matrix, an array in its order.
     copy
         Copy the matrix, so that changing it later changes nothing here. With False, the arrays of a canonical
         CSR matrix are shared.
@@ -59,20 +61,21 @@ class Interactions:
     titles
         A sequence of one string per item, "" where there is none; None if no item has one.
     skipped
-        Number of rows left out with `on_bad="skip"`, by reason.
+        Number of rows that `on_bad="skip"` left out, by reason.
     share_skipped
-        Share of the rows of the table that were left out so.
+        Their share of all rows of the table.
     notes
-        What reading noticed and did not refuse: `DataNote(what, count, text)` each.
+        What reading noticed and did not refuse: a tuple of `DataNote(what, count, text)`.
     unused
-        Columns that were recognised but not used, and the parameters of `read_interactions` that use them.
+        Columns that were recognised but not used, with the parameter of `read_interactions` that would use
+        each.
     left_out
-        Number of users or items left out by `filtered`, by rule.
+        Number of users or items that `filtered` left out, by rule.
     library
-        Data frame library the interactions came from, in which results are returned; None for files.
+        Data frame library of the table; results are frames of the same library. None for files.
     times
-        Time of the last event of each pair, in the order of `matrix.data`, in microseconds since 1970, UTC;
-        None where they are not known or all the same.
+        Time of the last event of each pair in microseconds since 1970, UTC, in the order of `matrix.data`.
+        None if times are unknown or all equal.
     features
         `ItemFeatures` of the items, in their order; None without. See `with_features`.
     """
@@ -192,9 +195,9 @@ class Interactions:
         """
         pairs = self.matrix.tocoo()
         columns = {}
-        for role, ids, places in (("user", self.users, pairs.row), ("item", self.items, pairs.col)):
+        for role, ids, indices in (("user", self.users, pairs.row), ("item", self.items, pairs.col)):
             values = pl.Series(list(ids), dtype=pl.String) if ids.is_text else pl.Series(ids.values)
-            columns[role] = values.gather(places)
+            columns[role] = values.gather(indices)
         if not self.size.binary:
             columns["value"] = pl.Series(pairs.data)
         if self.times is not None:
@@ -206,7 +209,7 @@ class Interactions:
         return pl.DataFrame({names[role]: column for role, column in columns.items()})
 
     def _column_names(self, roles: Iterable[str]) -> dict[str, str]:
-        """Return the names of the table that was read, or the roles where it had none or they would clash."""
+        """Return the names that the columns had in the table that was read; the roles if names clash."""
         known = {} if self.origin is None else self.origin.columns
         names = {role: known.get(role, role) for role in roles}
         return names if len(set(names.values())) == len(names) else {role: role for role in roles}
@@ -216,8 +219,8 @@ class Interactions:
     ) -> "Interactions":
         """Leave out users with giant histories, rare items and users with few items.
 
-        First users with more than `max_history` items go, then items with fewer than `min_users` users, then
-        users with fewer than `min_items` items; one pass each.
+        Users with more than `max_history` items go first, then items with fewer than `min_users` users, then
+        users with fewer than `min_items` items. Each rule is applied once.
         """
         min_users = check_count("min_users", min_users, least=0)
         min_items = check_count("min_items", min_items, least=0)
@@ -253,27 +256,26 @@ class Interactions:
     def with_features(self, features: ItemFeatures) -> "Interactions":
         """Return these interactions with features of their items, for `MRF.fit`.
 
-        Items with features that nobody has used come after the others. Raises if none of the used items has
-        features.
+        Items of the table that nobody has used are appended. Raises if no used item has features.
         """
         if not isinstance(features, ItemFeatures):
             kind = type(features).__name__
             raise DataError(f"features must be what read_item_features returns; got {kind}.")
         features = features.with_ids_like(self.items)
-        places = self.items.find(list(features.items), "item")
-        if not (places >= 0).any():
+        indices = self.items.find(list(features.items), "item")
+        if not (indices >= 0).any():
             raise DataError(
                 "the table of features names none of the items that were used: are the ids the same?"
             )
-        new = np.flatnonzero(places < 0)
-        used = int(self.used[places[places >= 0]].sum())
-        unused = len(places) - used
+        new = np.flatnonzero(indices < 0)
+        used = int(self.used[indices[indices >= 0]].sum())
+        unused = len(indices) - used
         _log.info("the table has %s used items, and %s that nobody has used", f"{used:,}", f"{unused:,}")
         items = self.items if not len(new) else Ids.of([*self.items, *features.items.take(new)], "item")
         titles = [*(self.titles or [""] * self.n_items), *[""] * len(new)]
-        places = items.find(list(features.items), "item")
-        for place, title in zip(places, features.titles or (), strict=False):
-            titles[place] = titles[place] or title
+        indices = items.find(list(features.items), "item")
+        for index, title in zip(indices, features.titles or (), strict=False):
+            titles[index] = titles[index] or title
         X = self.matrix
         wide = sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], len(items)))
         out = self._with_pairs(wide, self.users, items, titles)
@@ -288,17 +290,17 @@ class Interactions:
 
     @cached_property
     def popularity(self) -> npt.NDArray[np.int64]:
-        """Number of users of each item, without those who dislike it, whose value is below 0."""
+        """Number of users of each item; users who dislike it, with a value below 0, do not count."""
         return popularity_of(self.matrix)
 
     @cached_property
     def used(self) -> npt.NDArray[np.bool_]:
-        """Whether anybody has each item, and be it as a dislike."""
+        """Boolean per item: at least one user has it, as a like or a dislike."""
         return np.bincount(self.matrix.indices, minlength=self.n_items) > 0
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of all ids, pairs, values and times, which identifies the data of a model."""
+        """The hash of all ids, pairs, values and times, which identifies the data of a model."""
         digest = hashlib.blake2b(digest_size=16)
         for ids in (self.users, self.items):
             values: Any = ids.values
@@ -309,10 +311,12 @@ class Interactions:
         binary = bool((self.matrix.data == 1).all())
         columns: list[tuple[Any, Any]] = [(self.matrix.indptr, np.int64), (self.matrix.indices, np.int32)]
         columns += [] if binary else [(self.matrix.data, np.float64)]
-        if self.origin is not None and self.origin.times is not None:  # also where all are the same
+        # Times count also if all are equal.
+        if self.origin is not None and self.origin.times is not None:
             columns.append((self.origin.times, np.int64))
         for array, kind in columns:
-            for start in range(0, len(array), 1 << 20):  # in pieces: no second copy of the data
+            # Piece by piece, so that there is no second copy of the data.
+            for start in range(0, len(array), 1 << 20):
                 digest.update(np.ascontiguousarray(array[start : start + (1 << 20)], kind).data)
         return digest.hexdigest()
 
@@ -340,7 +344,7 @@ def _titles(titles: Iterable[str | None] | Mapping[Any, str] | Texts | None, ite
 def as_histories(X: Any, name: str) -> sp.csr_array:
     """Convert to a canonical, finite, real CSR array: rows sorted, duplicates summed, no explicit zeros.
 
-    The caller's matrix is never changed; if it is canonical already, its arrays are shared.
+    The caller's matrix never changes. If it is canonical already, the result shares its arrays.
     """
     if not sp.issparse(X):
         raise DataError(
@@ -355,9 +359,11 @@ def as_histories(X: Any, name: str) -> sp.csr_array:
     is_whole = X.dtype.kind in "iu"
     try:
         if hasattr(X, "check_format"):
-            X.check_format(full_check=True)  # before any index is used
+            # No index may be used before this check.
+            X.check_format(full_check=True)
         if X.format != "csr" and is_whole:
-            X = X.astype(np.float64)  # sums of integers could wrap around
+            # Sums of integers could wrap around.
+            X = X.astype(np.float64)
         matrix = sp.csr_array(X)
         matrix.check_format(full_check=True)
     except ValueError as error:
@@ -380,7 +386,7 @@ def as_histories(X: Any, name: str) -> sp.csr_array:
 
 
 def _check_single_precision(matrix: sp.csr_array) -> None:
-    """Refuse values that single precision makes infinite or 0, as reading does."""
+    """Refuse values that single precision turns into infinity or 0, as reading does."""
     if matrix.dtype.kind != "f" or matrix.dtype.itemsize <= 4:
         return
     with np.errstate(over="ignore", under="ignore"):
@@ -395,7 +401,7 @@ def _check_single_precision(matrix: sp.csr_array) -> None:
 
 
 def popularity_of(matrix: sp.csr_array) -> npt.NDArray[np.int64]:
-    """Return for each column the number of stored values above 0: dislikes make no item popular."""
+    """Return the number of stored values above 0 in each column: a dislike makes no item popular."""
     likes = matrix.data > 0
     items = matrix.indices if likes.all() else matrix.indices[likes]
     return np.bincount(items, minlength=matrix.shape[1])
@@ -404,7 +410,7 @@ def popularity_of(matrix: sp.csr_array) -> npt.NDArray[np.int64]:
 def keep_pairs(
     matrix: sp.csr_array, users: Ids, items: Ids, titles: Texts | None, keep: npt.NDArray[np.bool_]
 ) -> tuple[sp.csr_array, Ids, Ids, Texts | None]:
-    """Keep some of the stored entries, and the users and items that still have one."""
+    """Keep some of the stored entries, and the users and items that still have an entry."""
     matrix = only_entries(matrix, keep)
     used = np.flatnonzero(np.diff(matrix.indptr))
     if len(used) < len(users):
@@ -421,9 +427,10 @@ def keep_pairs(
 def filter_pairs(
     user: Indices, item: Indices, *, max_history: int | None, min_users: int, min_items: int
 ) -> tuple[npt.NDArray[np.bool_], dict[str, int]]:
-    """Return which pairs `Interactions.filtered` keeps, and how many users or items each rule left out.
+    """Return a mask of the pairs that `Interactions.filtered` keeps, and what each rule left out.
 
-    Each rule is applied once, so an item may end up with fewer than `min_users`. No pair may occur twice.
+    Each rule is applied once, so an item may end up with fewer than `min_users` users. No pair may occur
+    twice.
     """
     if max_history is not None:
         max_history = check_count("max_history", max_history)
@@ -437,7 +444,8 @@ def filter_pairs(
         ("min_users", item, min_users, np.less, "items with fewer than {:,} users"),
         ("min_items", user, min_items, np.less, "users with fewer than {:,} items"),
     ):
-        if limit and (limit > 1 or fails is np.greater):  # a user or item of a pair has at least 1 anyway
+        # A user or item of a pair has at least one pair anyway.
+        if limit and (limit > 1 or fails is np.greater):
             counts = np.bincount(ids, weights=keep)
             drop = (counts > 0) & fails(counts, limit)
             keep &= ~drop[ids]
@@ -449,6 +457,7 @@ def filter_pairs(
             f"no interactions are left without {', '.join(left_out)}. Relax {' or '.join(limits)}."
         )
     for rule, count in left_out.items():
-        noun, _, why = rule.partition("s ")  # users, or items
+        # The rule begins with "users" or "items".
+        noun, _, why = rule.partition("s ")
         _log.info("left out %s %s", counted(count, noun), why)
     return keep, left_out

@@ -21,8 +21,9 @@ COLUMN_TYPES: tuple[ColumnType, ...] = get_args(ColumnType)
 
 _log = logging.getLogger("mrfrec")
 
-_SHOWN = 12  # columns that an error lists
-_LONGEST = 40  # characters of a name that an error shows
+# An error lists up to 12 columns, and up to 40 characters of a name.
+_SHOWN = 12
+_LONGEST = 40
 _TYPES: Mapping[Any, ColumnType] = {
     pl.Int64: "number", pl.Float64: "number", pl.Boolean: "flag", pl.String: "text", pl.List: "list",
     pl.Datetime: "time",
@@ -34,11 +35,12 @@ class Groups(NamedTuple):
 
     ptr: npt.NDArray[np.int64]
     codes: npt.NDArray[np.int32]
-    values: pl.Series  # of the groups, in ascending order
+    # The value of each group, in ascending order.
+    values: pl.Series
 
     @classmethod
     def of(cls, cells: pl.Series) -> "Groups":
-        """Group items by their cells. One without a value is in no group, one with a list in several."""
+        """Group items by their cells. An item without a value has no group, one with a list several."""
         if cells.dtype == pl.List:
             lengths = cells.list.len().fill_null(0)
             parts = cells.explode(empty_as_null=False, keep_nulls=False)
@@ -55,30 +57,31 @@ class Groups(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ItemTable:
-    """Columns about items, read by `read_item_table`, or those of a model: `model.catalogue.table`.
+    """Columns about items, read by `read_item_table` or kept by a model: `model.catalogue.table`.
 
     Attributes
     ----------
     items
-        Ids of the items of the rows.
+        Id of the item of each row.
     frame
-        The columns: numbers (whole ones or not), flags, texts, lists of texts, which ascend and are distinct,
+        The columns: numbers (integers or floats), flags, texts, lists of distinct texts in ascending order,
         and times in UTC. A missing value is null.
     titles
-        Titles of the items, if a column holds titles; those of a model are in its catalogue.
+        Titles of the items, if a column holds titles; a model keeps titles in its catalogue.
     """
 
     items: Ids
     frame: pl.DataFrame
     titles: Texts | None = None
-    # Which items the last filters have kept: a shop asks the same one again and again.
+    # Masks of the items that recent filters keep, since a shop repeats the same filters.
     masks: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict, init=False, repr=False)
     _groups: dict[str, Groups] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.items)
 
-    def __reduce__(self) -> tuple[Any, ...]:  # without what is derived from the rest
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Masks and groups follow from the rest.
         return ItemTable, (self.items, self.frame, self.titles)
 
     def __repr__(self) -> str:
@@ -87,24 +90,25 @@ class ItemTable:
 
     @property
     def types(self) -> dict[str, ColumnType]:
-        """The kind of each column."""
+        """The type of each column."""
         return {name: _TYPES[kind.base_type()] for name, kind in self.frame.schema.items()}
 
     @property
     def described(self) -> int:
-        """Number of items that have a value in some column."""
+        """Number of items with a value in at least one column."""
         there = [column.is_not_null().to_numpy() for column in self.frame]
         return int(np.logical_or.reduce(there).sum()) if there else 0
 
     def column(self, name: object, parameter: str) -> pl.Series:
-        """Return a column; raise if there is none of that name. `parameter` is where it was named."""
+        """Return a column; if the table lacks it, raise an error that names `parameter`."""
         check_threads("asking about the table of items")
         if not isinstance(name, str) or name not in self.frame.columns:
             raise ParameterError(parameter, f"about columns of the table of items: {self.names}", name)
-        return self.frame.get_column(name).alias("")  # polars takes names such as ^a$ for patterns
+        # polars would take a name such as ^a$ for a pattern.
+        return self.frame.get_column(name).alias("")
 
     def type_of(self, name: object, parameter: str) -> ColumnType:
-        """Return the kind of a column; raise if there is none of that name."""
+        """Return the type of a column; raise if the table lacks it."""
         return _TYPES[self.column(name, parameter).dtype.base_type()]
 
     @property
@@ -114,30 +118,30 @@ class ItemTable:
         return ", ".join(map(repr, names)) + (", …" if len(self.frame.columns) > _SHOWN else "")
 
     def groups(self, name: str, parameter: str) -> Groups:
-        """Return the groups of each item by a column, which `parameter` names."""
+        """Return the groups of the items by a column that `parameter` names."""
         cells = self.column(name, parameter)
         if name not in self._groups:
             self._groups[name] = Groups.of(cells)
         return self._groups[name]
 
     def find(self, items: Ids) -> npt.NDArray[np.int64]:
-        """Return the row of each item, −1 without one. Integers are compared with strings as texts."""
+        """Return the row of each item, −1 if it has none. Integers and strings compare as texts."""
         if items.is_text == self.items.is_text:
             return self.items.find(items.values if not items.is_text else list(items), "item")
-        row = {str(item): place for place, item in enumerate(self.items)}
+        row = {str(item): index for index, item in enumerate(self.items)}
         return np.fromiter((row.get(str(item), -1) for item in items), np.int64, len(items))
 
     def over(self, items: Ids) -> "ItemTable":
-        """Return the table of these items, in their order; what it does not know of them is missing."""
+        """Return the table with a row for each of `items`, in their order; unknown cells are null."""
         if items is self.items:
             return self
         return ItemTable(items, rows_at(self.frame, self.find(items)))
 
     def titles_for(self, items: Ids, titles: Texts | None, *, is_new: bool = True) -> Texts | None:
-        """Return titles of items, with those of this table where they have none.
+        """Return titles of items: an item without a title takes its title in this table.
 
-        The log says if some items or rows are without the other, unless the table is not new to them. Raises
-        if it knows none of the items.
+        Raises if no item has a row. If the table is new, the log says how many items have a row, and how many
+        rows belong to unknown items.
         """
         rows = self.find(items)
         known = rows >= 0
@@ -151,15 +155,16 @@ class ItemTable:
             _log.info("%s of %s items have a row in the table of items; it has %s of other items", *shown)
         if self.titles is None:
             return titles
-        others = [*self.titles, ""]  # the last is that of −1
+        # Row −1 has no title.
+        others = [*self.titles, ""]
         texts = titles or [""] * len(items)
         filled = [text or others[row] for text, row in zip(texts, rows.tolist(), strict=True)]
         return Texts.of(filled) if any(filled) else None
 
     def joined(self, more: "ItemTable") -> "ItemTable":
-        """Return this table, with the rows of another one for items that it does not have.
+        """Append the rows of `more` for items that this table lacks.
 
-        Columns of the same name must be of the same kind; those that only the other one has are left out.
+        Columns of the same name must have the same type. Columns that only `more` has are left out.
         """
         rows = np.flatnonzero(self.find(more.items) < 0)
         added = [str(x) if self.items.is_text else x for x in more.items.take(rows)]
@@ -176,9 +181,9 @@ class ItemTable:
 
 
 def rows_at(frame: pl.DataFrame, rows: npt.NDArray[Any]) -> pl.DataFrame:
-    """Return rows of a frame; those of rows that are −1 are missing."""
-    places = pl.Series(rows)
-    return frame.select(pl.all().gather(places.set(places < 0, None)))
+    """Return rows of a frame by their numbers; row −1 is all null."""
+    indices = pl.Series(rows)
+    return frame.select(pl.all().gather(indices.set(indices < 0, None)))
 
 
 FeatureType = Literal["category", "list", "words", "number", "flag"]
@@ -187,17 +192,17 @@ FEATURE_TYPES: tuple[FeatureType, ...] = get_args(FeatureType)
 
 @dataclass(frozen=True)
 class Encoding:
-    """How one column of a table becomes features."""
+    """How a column of a table becomes features: its type, the separator of a list, the edges of bins."""
 
     type: FeatureType
-    separator: str | None = None  # between the parts of a list that is text
-    edges: tuple[float, ...] = ()  # between bins of numbers, ascending
+    separator: str | None = None
+    edges: tuple[float, ...] = ()
 
     def bin_name(self, number: int) -> str:
         """Return the name of a bin of numbers."""
         if not self.edges:
             return "any number"
-        # The fewest digits that tell the edges apart.
+        # Use the fewest digits that tell the edges apart.
         rounded = ([f"{edge:.{digits}g}" for edge in self.edges] for digits in range(6, 18))
         edges = next((texts for texts in rounded if len({*texts}) == len(texts)), [*map(repr, self.edges)])
         if number == 0:
@@ -208,7 +213,7 @@ class Encoding:
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> "Encoding":
-        """Restore an encoding from the facts of a model file; raise a ValueError if they are not one."""
+        """Restore an encoding from the facts of a model file; raise a ValueError if they are wrong."""
         edges = tuple(float(edge) for edge in facts["edges"])
         if facts["type"] not in FEATURE_TYPES or not isinstance(facts["separator"], str | None):
             raise ValueError("features")
@@ -224,19 +229,19 @@ class ItemFeatures:
     items
         Ids of the items of the table.
     matrix
-        `csr_array` of features × items. All entries of a row are equal: the rarer the feature, the larger.
+        `csr_array` of features × items. The entries of a row are equal; rarer features have larger entries.
     names
-        The name of each feature, which begins with its column: "genre: comedy".
+        The name of each feature, with its column: "genre: comedy".
     values
-        The entries of each feature.
+        The entry of each feature.
     columns
-        How each column of the table was read.
+        Encoding of each column of the table.
     titles
         Titles of the items, if a column holds titles.
     weight
-        How much a feature counts in the model it was fitted with.
+        Weight of the features in the model.
     table
-        All columns of the table as they are, of its items; a model keeps them in `catalogue.table`.
+        All columns of the table as they are; a model keeps them in `catalogue.table`.
     """
 
     items: Ids
@@ -253,40 +258,40 @@ class ItemFeatures:
         return f"ItemFeatures({len(self.items):,} items, {len(self.names):,} features from {read})"
 
     def over(self, items: Ids) -> "ItemFeatures":
-        """Return the features of these items, in their order; leave out other items."""
-        place = items.find(list(self.items), "item")
-        matrix = self._placed(np.arange(len(self.names)), place, self.values, len(items))
+        """Return the features of `items`, in their order; leave out other items."""
+        column = items.find(list(self.items), "item")
+        matrix = self._moved(np.arange(len(self.names)), column, self.values, len(items))
         return replace(self, items=items, matrix=matrix, titles=None, table=None)
 
     def named_like(self, known: "ItemFeatures") -> "ItemFeatures":
-        """Return these features with the names and entries of those of a fit; leave out all others."""
+        """Return these features under the names and entries of `known`; leave out unknown features."""
         for name, encoding in known.columns.items():
             own = self.columns.get(name)
             if own is None or (own.type, own.edges) != (encoding.type, encoding.edges):
                 raise DataError(
                     f"column {name!r} is {encoding.type} in the features of the fit, and missing, of another "
-                    "kind or in other bins here. Give the table itself: it is read by the rules of the fit."
+                    "type or in other bins here. Give the table itself: it is read by the rules of the fit."
                 )
         number = {name: row for row, name in enumerate(known.names)}
         rows = np.array([number.get(name, -1) for name in self.names])
-        matrix = self._placed(rows, np.arange(len(self.items)), known.values, len(self.items))
+        matrix = self._moved(rows, np.arange(len(self.items)), known.values, len(self.items))
         return replace(known, items=self.items, matrix=matrix, titles=self.titles, table=self.table)
 
-    def _placed(self, row: Indices, column: Indices, values: npt.NDArray[np.float64], m: int) -> sp.csr_array:
-        """Return the matrix with feature f in row[f] and item i in column[i]; leave out those with −1."""
+    def _moved(self, row: Indices, column: Indices, values: npt.NDArray[np.float64], m: int) -> sp.csr_array:
+        """Return the matrix with feature f in row[f] and item i in column[i]; −1 leaves them out."""
         entries = self.matrix.tocoo()
         row = row[entries.coords[0]]
         column = column[entries.coords[1]]
         kept = (row >= 0) & (column >= 0)
-        place = row[kept], column[kept]
-        return sp.csr_array((values[place[0]], place), shape=(len(values), m))
+        row, column = row[kept], column[kept]
+        return sp.csr_array((values[row], (row, column)), shape=(len(values), m))
 
     def with_ids_like(self, items: Ids) -> "ItemFeatures":
         """Return these features with ids of the type of `items`: integers may become strings."""
         return replace(self, items=self.items.like(items, "item", "features"))
 
     def joined(self, more: "ItemFeatures") -> "ItemFeatures":
-        """Return these features and those of other items; both must have the same names."""
+        """Append the features of new items; both must have the same feature names."""
         more = more.with_ids_like(self.items)
         new = np.flatnonzero(self.items.find(list(more.items), "item") < 0)
         items = Ids.of([*self.items, *more.items.take(new)], "item")
@@ -297,19 +302,19 @@ class ItemFeatures:
         return replace(self, items=items, matrix=matrix, titles=titles)
 
     def of_table_items(self, titles: Texts | None, used: npt.NDArray[np.bool_]) -> "ItemFeatures":
-        """Return the features of the items that came from a table: those with features or without users."""
+        """Return the features of the items that came from a table: items with features or without users."""
         count = np.bincount(self.matrix.indices, minlength=len(self.items))
-        places = np.flatnonzero((count > 0) | ~used)
-        kept_titles = None if titles is None else Texts.of(titles.take(places))
-        matrix = self.matrix[:, places]
-        return replace(self, items=self.items.subset(places), matrix=matrix, titles=kept_titles)
+        kept = np.flatnonzero((count > 0) | ~used)
+        kept_titles = None if titles is None else Texts.of(titles.take(kept))
+        matrix = self.matrix[:, kept]
+        return replace(self, items=self.items.subset(kept), matrix=matrix, titles=kept_titles)
 
     def of_used(self, used: npt.NDArray[np.bool_]) -> sp.csr_array:
-        """Return the matrix without the features of items that nobody has used."""
+        """Return the matrix without the entries of items that nobody has used."""
         return only_entries(self.matrix, used[self.matrix.indices])
 
     def shared(self, item: int, other: int) -> tuple[list[str], float]:
-        """Return the names of the features that two items share, rarest first, and Σ entry² of these."""
+        """Return the names of the features that two items share, rarest first, and Σ entry²."""
         ptr, features = self._of_item
         first, second = (features[ptr[i] : ptr[i + 1]] for i in (item, other))
         common = np.intersect1d(first, second, assume_unique=True)
@@ -324,5 +329,5 @@ class ItemFeatures:
 
 
 def rarity(counts: npt.NDArray[np.int64], items: int) -> npt.NDArray[np.float64]:
-    """Return the entries of features, √log(items / count), where `counts` says how many items have each."""
+    """Return the entry of each feature, √log(items / count); `counts` has the number of items with it."""
     return np.asarray(np.sqrt(np.log(items / counts)))

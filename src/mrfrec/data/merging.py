@@ -1,6 +1,6 @@
-"""Add the events of a batch to interactions, or take users out, as if all had been read at once.
+"""Add the events of a batch to interactions, or remove users, as if the rest had been read at once.
 
-Sums are kept exactly, in double precision, so that it makes no difference in which order batches come.
+Sums are exact, in double precision, so that the order of batches makes no difference.
 """
 
 from dataclasses import replace
@@ -21,15 +21,15 @@ from mrfrec.errors import DataError
 
 
 def origin_of_data(data: Interactions) -> Origin:
-    """Return how the pairs were made from rows; the entries of a matrix count as events."""
+    """Return the origin of the pairs; the entries of a matrix count as events."""
     return data.origin or Origin.of_matrix(data.matrix.data, data.users, data.items)
 
 
 def add(old: Interactions, new: Interactions) -> Interactions:
-    """Return the interactions that the rows of both give when they are read at once.
+    """Return the interactions that a reader would make of the rows of both.
 
-    With `duplicates="first"` and "last", the rows of `old` come first. Times of `old` are never lost: new
-    rows without times are refused.
+    The rows of `old` come first, which matters for `duplicates="first"` and "last". New rows without times
+    are refused if `old` has times.
     """
     was, more = origin_of_data(old), origin_of_data(new)
     was.check_can_grow()
@@ -46,11 +46,11 @@ def add(old: Interactions, new: Interactions) -> Interactions:
             'with duplicates="last", some of the new events set a pair to 0, which would take it away from '
             "the data. Fit again on all events."
         )
-    users, user, user_kind = _union(old.users, new.users, was.users, more.users, "user")
-    items, item, item_kind = _union(old.items, new.items, was.items, more.items, "item")
+    users, user, user_type = _union(old.users, new.users, was.users, more.users, "user")
+    items, item, item_type = _union(old.items, new.items, was.items, more.items, "item")
     pairs = [data.matrix.tocoo() for data in (old, new)]
-    rows = np.concatenate([place[one.row] for place, one in zip(user, pairs, strict=True)])
-    columns = np.concatenate([place[one.col] for place, one in zip(item, pairs, strict=True)])
+    rows = np.concatenate([index[one.row] for index, one in zip(user, pairs, strict=True)])
+    columns = np.concatenate([index[one.col] for index, one in zip(item, pairs, strict=True)])
     sums = Sums()
     if was.is_binary:
         matrix, _ = combine(rows, columns, np.ones(len(rows), np.bool_), users, items, duplicates)
@@ -64,8 +64,8 @@ def add(old: Interactions, new: Interactions) -> Interactions:
         values = np.concatenate([one.data for one in pairs]).astype(np.float32)
         matrix, _ = combine(rows, columns, values, users, items, duplicates)
     named = chain.from_iterable(
-        zip(place.tolist(), data.titles or (), strict=False)
-        for data, place in zip((old, new), item, strict=True)
+        zip(index.tolist(), data.titles or (), strict=False)
+        for data, index in zip((old, new), item, strict=True)
     )
     titles = first_titles(len(items), named)
     keep, times, notes = matrix.data != 0, None, new.notes
@@ -86,7 +86,7 @@ def add(old: Interactions, new: Interactions) -> Interactions:
         warn(text)
     if times is not None and was.moving_window is not None:
         keep &= times > times.max() - was.moving_window
-    origin = replace(was, users=user_kind, items=item_kind, sums=sums, times=times, is_matrix=False)
+    origin = replace(was, users=user_type, items=item_type, sums=sums, times=times, is_matrix=False)
     if not keep.all():
         if not keep.any():
             raise DataError("no interactions are left: the values of all pairs add up to 0.")
@@ -101,13 +101,14 @@ def add(old: Interactions, new: Interactions) -> Interactions:
     )
     if old.features is None:
         return out
-    return out.with_features(old.features.of_table_items(old.titles, old.used))  # its items stay
+    # The items of the table of features stay.
+    return out.with_features(old.features.of_table_items(old.titles, old.used))
 
 
 def added_before(old: Interactions, new: Interactions) -> int:
-    """Return how many pairs of new events are in the data already, at the same time or a later one.
+    """Count the pairs of new events that the data has already, at the same time or a later one.
 
-    Where the times of one of them are not known, all pairs that are in the data count.
+    If times are missing on one side, every pair that the data has counts.
     """
     known = [
         have.find([str(x) for x in ids] if have.is_text else ids, role)
@@ -119,23 +120,24 @@ def added_before(old: Interactions, new: Interactions) -> int:
     m = old.n_items
     codes = np.repeat(np.arange(old.n_users) * m, np.diff(old.matrix.indptr)) + old.matrix.indices
     wanted = row[both] * m + column[both]
-    place = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)  # the codes ascend
-    there = codes[place] == wanted
+    # The codes ascend.
+    index = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
+    there = codes[index] == wanted
     was, more = origin_of_data(old).times, origin_of_data(new).times
     if was is not None and more is not None:
-        there &= more[both] <= was[place]
+        there &= more[both] <= was[index]
     return int(there.sum())
 
 
-def without_users(data: Interactions, places: npt.NDArray[np.integer[Any]]) -> Interactions:
-    """Remove users by position, and the items without features that only they used."""
+def without_users(data: Interactions, users: npt.NDArray[np.integer[Any]]) -> Interactions:
+    """Remove users by their indices, and the items without features that only they used."""
     stays = np.ones(data.n_users, np.bool_)
-    stays[places] = False
+    stays[users] = False
     return _only(data, stays, np.repeat(stays, np.diff(data.matrix.indptr)))
 
 
 def without_erased(data: Interactions, erased: Erasures) -> Interactions:
-    """Leave out what forgotten people did up to the day of the erasure; `erased` of the result says who."""
+    """Leave out the pairs of forgotten people up to the day of the erasure; the result has `erased`."""
     out = data
     if erased.beyond(data.erased) and (ends := erased.ends(data.users)) is not None:
         lengths = np.diff(data.matrix.indptr)
@@ -152,14 +154,15 @@ def without_erased(data: Interactions, erased: Erasures) -> Interactions:
 
 
 def _only(data: Interactions, stays: npt.NDArray[np.bool_], keep: npt.NDArray[np.bool_]) -> Interactions:
-    """Keep some users and some of their pairs, without the items without features that only others used."""
+    """Keep some users and some of their pairs; drop items that lose all users and have no features."""
     origin = origin_of_data(data)
     if not keep.any():
         raise DataError("all users of the data would be removed: nothing would be left to fit.")
     origin.check_can_shrink(keep)
     matrix = only_entries(data.matrix, keep)[np.flatnonzero(stays)]
     stay = (np.bincount(matrix.indices, minlength=data.n_items) > 0) | ~data.used
-    if data.features is not None:  # items of its table are known without users
+    # Items with features need no users.
+    if data.features is not None:
         stay[data.features.matrix.indices] = True
     kept = np.flatnonzero(stay)
     titles = None if data.titles is None else data.titles.take(kept)
@@ -176,10 +179,10 @@ def _only(data: Interactions, stays: npt.NDArray[np.bool_], keep: npt.NDArray[np
 
 
 def _added(total: sp.csr_array, first: Sums, second: Sums) -> tuple[sp.csr_array, Sums]:
-    """Return the sums of both in single precision, and as they are if they are exact."""
+    """Return the sums in single precision, and the exact sums."""
     grain = None if first.grain is None or second.grain is None else min(first.grain, second.grain)
-    found = Sums(total.data, grain, first.bound + second.bound)
-    if not found.are_exact:
+    sums = Sums(total.data, grain, first.bound + second.bound)
+    if not sums.are_exact:
         raise DataError(
             "the values of the events are too different in size to be added exactly. Fit again on all "
             "events, or round the values."
@@ -187,21 +190,21 @@ def _added(total: sp.csr_array, first: Sums, second: Sums) -> tuple[sp.csr_array
     matrix = sp.csr_array((total.data.astype(np.float32), total.indices, total.indptr), shape=total.shape)
     if not np.isfinite(matrix.data).all():
         raise DataError("the values of a pair add up to more than single precision holds. Scale them.")
-    return matrix, found.shortened(matrix.data)
+    return matrix, sums.shortened(matrix.data)
 
 
 def _union(
-    old: Ids, new: Ids, old_kind: str, new_kind: str, role: str
+    old: Ids, new: Ids, old_type: str, new_type: str, role: str
 ) -> tuple[Ids, tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]], str]:
-    """Return all ids in ascending order, where those of each are among them, and how they were read.
+    """Return the sorted union of the ids, the index of each table's ids in it, and their type.
 
-    The ids keep the type they have in `old`: of new ones, only integers from text become strings.
+    The ids keep the type they have in `old`; only new integers from a text file become strings.
     """
-    kinds = {old_kind, new_kind}
-    kind = "untyped" if kinds == {"untyped"} else next(iter(sorted(kinds - {"untyped"})))
+    types = {old_type, new_type}
+    type_ = "untyped" if types == {"untyped"} else next(iter(sorted(types - {"untyped"})))
     values: list[Any] = [list(ids) if ids.is_text else ids.values for ids in (old, new)]
     if old.is_text != new.is_text:
-        if new.is_text or new_kind != "untyped":
+        if new.is_text or new_type != "untyped":
             integers, strings = ("new events", "model") if old.is_text else ("model", "new events")
             odd = "" if old.is_text else f", such as {min(values[1], key=_looks_whole)!r}"
             raise DataError(
@@ -215,12 +218,12 @@ def _union(
         values = [part.astype(np.uint64) for part in values]
     if isinstance(values[0], list):
         union = Ids(Texts.of(sorted({*values[0], *values[1]})))
-        places = [union.find(part, role) for part in values]
+        indices = [union.find(part, role) for part in values]
     else:
         both = np.union1d(*values)
         union = Ids(both)
-        places = [np.searchsorted(both, part) for part in values]
-    return union, (places[0].astype(np.int32), places[1].astype(np.int32)), kind
+        indices = [np.searchsorted(both, part) for part in values]
+    return union, (indices[0].astype(np.int32), indices[1].astype(np.int32)), type_
 
 
 def _looks_whole(text: str) -> bool:

@@ -18,7 +18,7 @@ from mrfrec.errors import DataError
 _log = logging.getLogger("mrfrec")
 
 What = Literal["skipped rows", "rows ahead", "missing times", "repeated pairs", "looks like", "erased people"]
-# By on_bad="skip", by missing_time="oldest", and by an update.
+# The caller asked for these by on_bad="skip", by missing_time="oldest" or by an update.
 _ASKED_FOR = ("skipped rows", "missing times", "repeated pairs")
 
 
@@ -26,12 +26,12 @@ class DataNote(NamedTuple):
     """Something that reading noticed, for the log and the reports."""
 
     what: What
-    # The number of rows or pairs that it is about.
+    # Number of rows or pairs that the note is about.
     count: int  # type: ignore[assignment]
     text: str
 
     def tell(self) -> None:
-        """Warn of it, or log it if it was asked for."""
+        """Warn, or log the note if the caller asked for what it tells."""
         if self.what in _ASKED_FOR:
             _log.info("%s", self.text)
         else:
@@ -39,19 +39,23 @@ class DataNote(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """The sums of each pair's values, to which more can be added."""
+    """The exact sums of the values of pairs, to which more values can be added.
 
-    values: npt.NDArray[np.float64] | None = None  # exact; None if single precision holds all of them
-    grain: int | None = 0  # every value is a multiple of 2**grain; None if the sums were rounded
-    bound: float = 1.0  # the sizes of the values of a pair add up to at most this
+    `values` is None if single precision holds all sums. Every value is a multiple of 2**grain; `grain` is
+    None if the sums were rounded. The sizes of the values of a pair add up to at most `bound`.
+    """
+
+    values: npt.NDArray[np.float64] | None = None
+    grain: int | None = 0
+    bound: float = 1.0
 
     @property
     def are_exact(self) -> bool:
-        """Whether double precision holds every sum of the values of a pair, in any order."""
+        """Whether double precision holds every sum of the values of a pair, whatever their order."""
         return self.grain is not None and self.bound * (1 + 1e-9) <= 2.0 ** (53 + self.grain)
 
     def shortened(self, rounded: npt.NDArray[Any]) -> "Sums":
-        """Leave out the sums if they are these numbers."""
+        """Leave out the sums if they equal the `rounded` ones."""
         return self._replace(values=None) if self.values is None or (self.values == rounded).all() else self
 
     def only(self, keep: npt.NDArray[Any]) -> "Sums":
@@ -59,20 +63,21 @@ class Sums(NamedTuple):
 
 
 def sums_of(data: npt.NDArray[np.float32], bound: float | None = None) -> Sums:
-    """Describe values whose sums are at most `bound` in size; without it, none is a sum of several."""
+    """Describe values whose sums are at most `bound` in size; without `bound`, every value is a sum."""
     grain = 127
     for start in range(0, len(data), 1 << 20):
         bits = np.ascontiguousarray(data[start : start + (1 << 20)]).view(np.int32)
-        bits = bits[bits << 1 != 0]  # not of zeros
+        # Zeros have no digits.
+        bits = bits[bits << 1 != 0]
         exponent = (bits >> 23) & 0xFF
         digits = np.where(exponent > 0, bits & 0x7FFFFF | 0x800000, bits & 0x7FFFFF)
-        last = np.frexp((digits & -digits).astype(np.float64))[1] - 1  # place of the last digit that is 1
-        grain = min(grain, int((last + np.maximum(exponent, 1) - 150).min(initial=grain)))
+        last_one = np.frexp((digits & -digits).astype(np.float64))[1] - 1
+        grain = min(grain, int((last_one + np.maximum(exponent, 1) - 150).min(initial=grain)))
     return Sums(None, grain, float(np.abs(data).max(initial=0.0)) if bound is None else bound)
 
 
 def rules_of_matrix(binary: bool) -> dict[str, Any]:
-    """Return the rules by which rows must be read to be added to a matrix."""
+    """Return the reading options that rows need to be added to a matrix."""
     return {} if binary else {"binary": False}
 
 
@@ -81,17 +86,25 @@ _ID_TYPES = ("integers", "strings", "untyped")
 
 @dataclass(frozen=True)
 class Origin:
-    """The rules by which the pairs of a matrix were made from rows, and their exact sums and times."""
+    """How the pairs of a matrix were made from rows: reading options, types of ids, exact sums and times.
 
-    rules: dict[str, Any] = field(default_factory=dict)  # parameters of the reader that are not its defaults
-    users: str = "integers"  # the type of the ids: "integers", "strings", or "untyped" if read from text
+    `rules` has the reading options that differ from their defaults. The types of the ids are "integers",
+    "strings", or "untyped" for ids read from text. `times` has the time of the last event of each pair, in
+    microseconds since 1970. `batches` names the batches that were added, the first data included. `columns`
+    names the columns of the first table by role.
+    """
+
+    rules: dict[str, Any] = field(default_factory=dict)
+    users: str = "integers"
     items: str = "integers"
     sums: Sums = field(default_factory=Sums)
-    times: npt.NDArray[np.int64] | None = None  # of each pair's last event, in microseconds since 1970
-    sets_to_zero: bool = False  # whether a pair was dropped because its last row has the value 0
-    batches: tuple[str, ...] = ()  # ids of the batches that were added, the first data included
-    is_matrix: bool = False  # whether the pairs are the entries of a matrix, which no rules have made
-    columns: Mapping[str, str] = field(default_factory=dict)  # of the first table, by what they hold
+    times: npt.NDArray[np.int64] | None = None
+    # Whether a pair was dropped because its last row has the value 0.
+    sets_to_zero: bool = False
+    batches: tuple[str, ...] = ()
+    # Whether the pairs are the entries of a matrix, which was not read from rows.
+    is_matrix: bool = False
+    columns: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of_matrix(
@@ -111,21 +124,21 @@ class Origin:
         sums: npt.NDArray[np.float64] | None,
         times: npt.NDArray[np.int64] | None,
     ) -> "Origin":
-        """Read what `facts` wrote; raise a TypeError or LookupError if it is something else."""
+        """Restore what `facts` returned; raise a TypeError or LookupError if the facts are wrong."""
         rules, grain, bound, batches = (facts[name] for name in ("rules", "grain", "bound", "batches"))
-        kinds = facts["users"], facts["items"]
+        types = facts["users"], facts["items"]
         columns = {str(role): str(name) for role, name in facts["columns"].items()}
         if (
             not (grain is None or type(grain) is int)
             or type(bound) is not float
             or any(type(batch) is not str for batch in batches)
-            or any(kind not in _ID_TYPES for kind in kinds)
+            or any(one not in _ID_TYPES for one in types)
         ):
             raise TypeError("origin")
-        return cls(rules, *kinds, Sums(sums, grain, bound), times, batches=tuple(batches), columns=columns)
+        return cls(rules, *types, Sums(sums, grain, bound), times, batches=tuple(batches), columns=columns)
 
     def facts(self) -> dict[str, Any]:
-        """Return what a file keeps beside the exact sums and the times, as JSON can hold it."""
+        """Return what a file keeps beside the arrays of sums and times, as JSON can hold it."""
         sums = self.sums
         kept = {"rules": self.rules, "users": self.users, "items": self.items, "batches": list(self.batches)}
         return {**kept, "columns": dict(self.columns), "grain": sums.grain, "bound": float(sums.bound)}
@@ -136,18 +149,18 @@ class Origin:
         return not ReadingOptions.of(**self.rules).rows_have_weights
 
     def only(self, keep: npt.NDArray[Any]) -> "Origin":
-        """Return the origin of some of the pairs, in the order given if `keep` are positions."""
+        """Return the origin of some of the pairs; `keep` is a mask, or indices in the order wanted."""
         times = None if self.times is None else self.times[keep]
         return replace(self, sums=self.sums.only(keep), times=times)
 
     @property
     def moving_window(self) -> int | None:
-        """The window, in microseconds, if it ends at the latest time; else None."""
+        """The window in microseconds, if it ends at the latest time; else None."""
         options = ReadingOptions.of(**self.rules)
         return None if options.now is not None else options.microseconds("window")
 
     def check_can_shrink(self, keep: npt.NDArray[np.bool_]) -> None:
-        """Refuse to remove pairs whose time decides which others are left out."""
+        """Refuse to remove the latest pairs if their time decides what the window leaves out."""
         if self.moving_window is not None and self.times is not None and (
             self.times[keep].max() < self.times.max()
         ):  # fmt: skip
@@ -158,7 +171,7 @@ class Origin:
             )
 
     def check_can_grow(self) -> None:
-        """Refuse data to which nothing can be added exactly."""
+        """Refuse data to which no rows can be added exactly."""
         limits = [name for name in LIMITS if name in self.rules]
         moves = self.moving_window is not None and not (self.is_binary and self.times is not None)
         why = "leaves out what later events may bring back" if limits else "goes by the latest time"
@@ -169,16 +182,18 @@ class Origin:
             )
 
 
-_AT_ONCE = 1 << 19  # rows that are combined at one time, or a 16th of all if that is more
+# Rows that are combined at one time; a 16th of all rows if that is more.
+_AT_ONCE = 1 << 19
 
 
 def combine_in_ranges(
     columns: dict[str, npt.NDArray[Any]], users: Ids, items: Ids, duplicates: str
 ) -> tuple[sp.csr_array, Sums, npt.NDArray[np.int64] | None]:
-    """Combine rows as `combine` does, one range of users after the other; also return the latest times.
+    """Combine rows as `combine` does, one range of users after the other; also return the last times.
 
-    Memory holds little more than the rows and the result. `columns` are "user", "item", "value" and, if the
-    latest time of each pair is wanted, "time"; they are emptied.
+    Memory holds little more than the rows and the result. `columns` has "user", "item" and "value", and
+    "time" if the last time of each pair is wanted. The dictionary is emptied, so that its arrays can be
+    freed.
     """
     user = columns["user"]
     is_binary = columns["value"].dtype == np.bool_
@@ -186,7 +201,7 @@ def combine_in_ranges(
     step = max(_AT_ONCE, len(user) // 16)
     ends = np.cumsum(np.bincount(user, minlength=len(users)))
     cuts = np.searchsorted(ends, np.arange(step, len(user), step)).tolist()
-    # Room for as many pairs as rows: the system provides memory only where something is written.
+    # Reserve room for as many pairs as rows. The system provides memory only for what is written.
     item = np.empty(len(user), np.int32)
     total = np.empty(len(user), np.float64)
     time = np.empty(len(user) if "time" in columns else 0, np.int64)
@@ -227,9 +242,9 @@ def combine(
 ) -> tuple[sp.csr_array, Sums]:
     """Build a matrix of users × items from rows; also return the exact sums, to which more can be added.
 
-    `duplicates` is how several rows of a pair are combined: by the "sum", "max", "last" or "first" of their
-    values, or not at all, "error". "max" and "first" pass over values of 0. Pairs with a value of 0 stay, as
-    stored zeros. `data` holds values in single precision, or only True if every pair counts 1.
+    `duplicates` says how several rows of a pair combine: "sum", "max", "last", "first", or "error" to refuse
+    them. "max" and "first" pass over values of 0. Pairs with the value 0 stay as stored zeros. `data` has
+    values in single precision, or only True if every pair counts 1.
     """
     shape = (len(users), len(items))
     counts_pairs = data.dtype == np.bool_
@@ -248,8 +263,8 @@ def combine(
         )
     if not adds:
         return matrix, Sums()
-    # The order of the rows must not matter. Double precision holds most sums exactly; if not, the values of
-    # each pair are added in a fixed order.
+    # The order of the rows must not matter. Double precision holds most sums exactly; otherwise the values of
+    # a pair are added in a fixed order.
     sizes = matrix.data
     if data.min() < 0:
         sizes = sp.coo_array((np.abs(wide), (rows, columns)), shape=shape).tocsr().data
@@ -266,10 +281,10 @@ def combine(
     with np.errstate(over="ignore"):
         matrix = sp.csr_array((total.astype(np.float32), matrix.indices, matrix.indptr), shape=shape)
     if not np.isfinite(matrix.data).all():
-        place = np.flatnonzero(~np.isfinite(matrix.data))[0]
-        user = int(np.searchsorted(matrix.indptr, place, "right")) - 1
+        entry = np.flatnonzero(~np.isfinite(matrix.data))[0]
+        user = int(np.searchsorted(matrix.indptr, entry, "right")) - 1
         raise DataError(
-            f"the values of user {users[user]!r} and item {items[matrix.indices[place]]!r} add up to "
+            f"the values of user {users[user]!r} and item {items[matrix.indices[entry]]!r} add up to "
             "more than single precision holds. Scale them."
         )
     return matrix, sums.shortened(matrix.data)
@@ -278,8 +293,9 @@ def combine(
 def last_times(
     rows: Indices, columns: Indices, times: npt.NDArray[np.int64], matrix: sp.csr_array
 ) -> npt.NDArray[np.int64]:
-    """Return the latest time of each pair that `combine` has stored in the matrix."""
-    if matrix.nnz == len(rows):  # no pair repeats: this takes a fraction of the time of sorting
+    """Return the last time of each pair that `combine` has stored in the matrix."""
+    # If no pair repeats, this takes a fraction of the time of sorting.
+    if matrix.nnz == len(rows):
         return np.asarray(sp.coo_array((times, (rows, columns)), shape=matrix.shape).tocsr().data)
     pair = rows.astype(np.int64) * matrix.shape[1] + columns
     order = np.argsort(pair, kind="stable")

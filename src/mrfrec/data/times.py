@@ -18,17 +18,18 @@ _log = logging.getLogger("mrfrec")
 
 Times = npt.NDArray[np.int64]
 
-# Numbers from here on are milliseconds: as seconds, this is the year 5138; as milliseconds, 1973.
+# 1e11 seconds is the year 5138 and 1e11 milliseconds is 1973, so larger numbers are milliseconds. Numbers
+# from _LARGEST on are no times.
 _MILLISECONDS_FROM = 1e11
-_LARGEST = 1e14  # number that can be a time
+_LARGEST = 1e14
 _DAY = 86_400_000_000
 _RULE = (
     "numbers (seconds or milliseconds since 1970) or datetime64, a time for each stored pair of the matrix"
 )
 
 
-def from_numbers(times: npt.NDArray[Any]) -> tuple[Times, int | None]:
-    """Convert seconds or milliseconds since 1970 to microseconds; also return the factor, None for zeros."""
+def _from_numbers(times: npt.NDArray[Any]) -> Times:
+    """Convert seconds or milliseconds since 1970 to microseconds."""
     sizes = np.abs(times[times != 0].astype(np.float64))
     least, most = float(sizes.min(initial=math.inf)), float(sizes.max(initial=0.0))
     looks_like_a_date = 19000101 <= most <= 20991231
@@ -39,18 +40,18 @@ def from_numbers(times: npt.NDArray[Any]) -> tuple[Times, int | None]:
         )
     scale = 1000 if most >= _MILLISECONDS_FROM else 1_000_000
     whole = times.astype(np.int64) * scale if times.dtype.kind in "iu" else np.rint(times * float(scale))
-    return whole.astype(np.int64), scale if most else None
+    return whole.astype(np.int64)
 
 
 def as_datetimes(times: Times | None) -> npt.NDArray[np.datetime64] | None:
-    """Return microseconds as `Interactions` takes them: numbers would count as seconds or milliseconds."""
+    """Return microseconds as `datetime64`; `Interactions` would take integers for seconds."""
     return None if times is None else times.view("datetime64[us]")
 
 
 def times_of_pairs(times: Any, given: Any, matrix: sp.csr_array) -> Times:
-    """Return the times of the stored pairs of `matrix`, the canonical form of the matrix that was given.
+    """Return the times of the stored pairs of `matrix`, which is the canonical form of `given`.
 
-    `times` is a sparse matrix with the same pairs, or an array in the order of a given canonical CSR matrix.
+    `times` is a sparse matrix with the same pairs, or an array in the order of `given` if that is canonical.
     """
     if sp.issparse(times):
         as_given = sp.csr_array(times)
@@ -89,16 +90,16 @@ def _as_microseconds(values: npt.NDArray[Any]) -> Times:
         year = values.astype("datetime64[Y]").astype(np.int64) + 1970
         odd |= (year < 1) | (year > 9999)
     if odd.any():
-        place = int(np.argmax(odd))
-        advice = f"It is that of pair {place:,}. Leave out pairs without a time, or give no times."
-        raise ParameterError("times", "within the years 1 to 9999, none missing", str(values[place]), advice)
+        pair = int(np.argmax(odd))
+        advice = f"It is the time of pair {pair:,}. Leave out pairs without a time, or give no times."
+        raise ParameterError("times", "within the years 1 to 9999, none missing", str(values[pair]), advice)
     if values.dtype.kind == "M":
         return values.astype("datetime64[us]").astype(np.int64)
-    return from_numbers(values)[0]
+    return _from_numbers(values)
 
 
 def note_on_future(times: Times) -> DataNote | None:
-    """Return a note if some times are more than a day after that of the machine's clock."""
+    """Return a note if some times are more than a day after the machine's clock."""
     count = int((times > datetime.now(UTC).timestamp() * 1e6 + _DAY).sum())
     if not count:
         return None
@@ -110,7 +111,7 @@ def note_on_future(times: Times) -> DataNote | None:
 
 
 def shown(time: int) -> str:
-    """Return a time as text, to the second, or as a date if it is midnight."""
+    """Return a time as text, to the second; midnight is shown as a date."""
     return str(np.datetime64(time, "us").astype("datetime64[s]")).removesuffix("T00:00:00")
 
 
@@ -125,7 +126,7 @@ def tell(times: Times, columns: list[str], unit: str) -> None:
 
 
 MICROSECONDS_UNKNOWN = -(2**63)
-"""Stands for the time of a row that has none, until the oldest time is known."""
+"""Stands for the time of a row without one until the oldest time is known."""
 IN_THE_FUTURE = "time in the future"
 """The fault of a row later than the latest time that is allowed."""
 _NO_TIME, _NO_DATE = "no time", "time neither a number nor a date"
@@ -143,13 +144,14 @@ _FORMS = {
 _DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f")
 _OFFSET = r"\d:\d\d.*[+-]\d\d:?\d\d$"
 
-Faults = dict[str, tuple[pl.Series, str | None]]  # fault → its rows, and the role to quote
+# Fault → its rows, and the role whose value an error quotes.
+Faults = dict[str, tuple[pl.Series, str | None]]
 
 
 class TimeColumn:
-    """Converts the times of all tables. They have the form of most of the first batch.
+    """Converts the times of all tables. The form of most times in the first batch is the form of all.
 
-    A row whose time has another form or cannot be read is a bad row, and so is one after `latest`.
+    A row is bad if its time has another form, cannot be read or is later than `latest`.
     """
 
     def __init__(self, latest: int | None = None) -> None:
@@ -157,7 +159,7 @@ class TimeColumn:
         self.form: str | None = None
 
     def read(self, raw: pl.Series, table: str, name: str) -> tuple[pl.Series, Faults]:
-        """Return microseconds since 1970, null where there are none; and for each fault its rows."""
+        """Return microseconds since 1970, null for a missing time, and the rows of each fault."""
         faults: Faults = {_NO_TIME: (raw.is_null(), None)}
         forms: dict[str, pl.Series] = {}
         if raw.dtype in (pl.Date, pl.Datetime):
@@ -168,7 +170,7 @@ class TimeColumn:
             text = raw.str.strip_chars()
             faults[_NO_TIME] = (text == "").fill_null(True), None
             number = text.cast(pl.Float64, strict=False).fill_nan(None)
-            micros = _from_numbers(number, text.cast(pl.Int64, strict=False), forms, table)
+            micros = _parsed_numbers(number, text.cast(pl.Int64, strict=False), forms, table)
             if number.null_count():
                 dates, zoned = parsed_dates(text)
                 dates = self._dates(dates, faults, quoted="time")
@@ -178,13 +180,14 @@ class TimeColumn:
             number = raw.cast(pl.Float64).fill_nan(None)
             faults[_NO_TIME] = number.is_null(), None
             whole = raw if raw.dtype.is_integer() else pl.repeat(None, len(raw), dtype=pl.Int64, eager=True)
-            micros = _from_numbers(number, whole, forms, table)
+            micros = _parsed_numbers(number, whole, forms, table)
         else:
             raise DataError(f"{table}: {_RULE_OF_COLUMN}; column {name!r} is {raw.dtype}.{_WITHOUT_TIMES}")
         counts = {form: int(rows.sum()) for form, rows in forms.items()}
         if self.form is None and any(counts.values()):
             self.form = max(counts, key=counts.__getitem__)
-        if self.form != "milliseconds" and "seconds" in forms:  # zeros have either unit
+        # A zero may be seconds or milliseconds.
+        if self.form != "milliseconds" and "seconds" in forms:
             forms["seconds"] |= (micros == 0).fill_null(False) & (number == 0).fill_null(False)
         if self.form is not None:
             others = pl.any_horizontal([False, *(rows for form, rows in forms.items() if form != self.form)])
@@ -196,15 +199,15 @@ class TimeColumn:
         return micros, faults
 
     @staticmethod
-    def _dates(moment: pl.Series, faults: Faults, quoted: str | None) -> pl.Series:
-        # The infinities of PostgreSQL have no year, and cannot be shown.
-        beyond = ~moment.dt.year().is_between(1, 9999).fill_null(moment.is_null())
+    def _dates(times: pl.Series, faults: Faults, quoted: str | None) -> pl.Series:
+        # The infinities of PostgreSQL have no year and cannot be shown.
+        beyond = ~times.dt.year().is_between(1, 9999).fill_null(times.is_null())
         faults[_BEYOND] = beyond, quoted
-        return pl.select(pl.when(~beyond).then(moment)).to_series().cast(pl.Datetime("us")).dt.epoch("us")
+        return pl.select(pl.when(~beyond).then(times)).to_series().cast(pl.Datetime("us")).dt.epoch("us")
 
 
 def advice_on_time(fault: str, value: object) -> str:
-    """Return what else to say of a time that cannot be read: how texts are written, and the ways on."""
+    """Return advice about a time that cannot be read: how to write texts, and what else to do."""
     iso = (
         " Texts must be in ISO 8601, such as 2013-04-03 or 2013-04-03T10:30:00: convert others by "
         "pd.to_datetime(…, dayfirst=True) or dayfirst=False."
@@ -214,8 +217,8 @@ def advice_on_time(fault: str, value: object) -> str:
     return advice + unknown + _WITHOUT_TIMES if fault in UNKNOWN else ""
 
 
-def _from_numbers(number: pl.Series, whole: pl.Series, forms: dict[str, pl.Series], name: str) -> pl.Series:
-    """Return microseconds from seconds or milliseconds; `whole` has the numbers that are integers."""
+def _parsed_numbers(number: pl.Series, whole: pl.Series, forms: dict[str, pl.Series], name: str) -> pl.Series:
+    """Return microseconds from seconds or milliseconds; `whole` has the integers among the numbers."""
     size = number.abs()
     most = size.filter(size < _LARGEST).max()
     if isinstance(most, float) and 19000101 <= most <= 20991231:
@@ -234,9 +237,9 @@ def _from_numbers(number: pl.Series, whole: pl.Series, forms: dict[str, pl.Serie
 
 
 def parsed_dates(text: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """Parse texts as dates or times, null where they are none; also return which texts have an offset.
+    """Parse texts as dates or times, null where that fails; also return which texts have an offset.
 
-    Only ISO 8601 is recognised, and what PostgreSQL writes: 01/12 may be in January or in December.
+    Only ISO 8601 and the form of PostgreSQL are recognised, since 01/12 may be in January or in December.
     """
     plain = text.str.replace(r"^(\S{10})T", "$1 ").str.replace(r" ?(Z|UTC)$", "+00:00")
     plain = plain.str.replace(r"(:\d\d(?:\.\d+)?[+-]\d\d)$", "$1:00")

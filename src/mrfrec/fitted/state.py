@@ -1,7 +1,7 @@
 """The fitted state of a model: one value, built whole and never changed.
 
-A fit, a file, an update and new items each make such a value, and a model holds one. An answer takes the
-value once: it is of one model, whatever other threads do to that model meanwhile.
+A fit, a file, an update and new items make a new value, which the model gets in one assignment. A method that
+answers takes the value once, so that its answer is consistent whatever other threads do to the model.
 """
 
 from abc import ABC, abstractmethod
@@ -27,12 +27,13 @@ from mrfrec.fitted.scorers import Base, Scorer, Ties, novelty_factors
 Array = npt.NDArray[Any]
 Facts = dict[str, Any]
 
-_MOST_BASES = 16  # kept for one state; each holds a few numbers per item
+# A state keeps at most so many base scores, which take a few numbers per item.
+_MOST_BASES = 16
 _SAVE_WITH = "save it with include_histories=True (--histories; in a job histories = true in [publish])."
 
 
 class Runtime(NamedTuple):
-    """What answers are computed with; it changes no result."""
+    """The threads and the device that compute answers; neither changes a result."""
 
     threads: int
     device: str = "cpu"
@@ -40,15 +41,20 @@ class Runtime(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Learned(ABC):
-    """What one kind of model has learned, as its answers use it. Each kind of model has a subclass."""
+    """What a model has learned, as its answers use it; every kind of model has a subclass.
 
-    explains: ClassVar[bool] = False  # whether a score is a sum over the items of a history
-    scales_scores: ClassVar[bool] = False  # whether a score may be multiplied, as `novelty` does
-    base_scores: Array  # (m) of each item, without any contribution of a history
-    values: Mapping[str, float] = field(default_factory=dict)  # of the parameters that may be "auto"
-    measured: Measured | None = None  # values that the fit has measured
-    plan: FitPlan | None = None  # what the fit has decided, if there was something to decide
-    # Seconds of each stage of the fit, and "total", and planned bytes; neither is saved.
+    `explains` says that a score is a sum over the items of a history, `scales_scores` that scores may be
+    multiplied, as `novelty` does. `base_scores` has the score of each item before any item of a history
+    counts. `values` has the numbers that the fit used for parameters that may be "auto", `plan` what the fit
+    decided. `timings`, in seconds, and `memory_plan`, in bytes, are by stage of the fit and are not saved.
+    """
+
+    explains: ClassVar[bool] = False
+    scales_scores: ClassVar[bool] = False
+    base_scores: Array
+    values: Mapping[str, float] = field(default_factory=dict)
+    measured: Measured | None = None
+    plan: FitPlan | None = None
     timings: Mapping[str, float] = field(default_factory=dict)
     memory_plan: Mapping[str, int] = field(default_factory=dict)
 
@@ -58,18 +64,18 @@ class Learned(ABC):
 
     @abstractmethod
     def neighbors(self, item: int, catalogue: Catalogue) -> tuple[Array, Array]:
-        """Return the items that go with an item, by position and in any order, and how strongly."""
+        """Return the indices of the items that go with an item, in any order, and the strength of each."""
 
     def weights_between(self, had: Array, values: Array, targets: Array) -> npt.NDArray[np.float64]:
-        """Return the weight of each item of a history in the score of each target, had × targets.
+        """Return the weights of the items of a history in the scores of targets, had × targets.
 
-        Called only where the kind of model `explains`.
+        Only models that explain their scores implement this.
         """
         raise NotImplementedError
 
     @abstractmethod
     def directions(self, items: Array) -> npt.NDArray[np.float64]:
-        """Return a vector of length 1, or of zeros, for each of these items; likeness is their product."""
+        """Return a vector of length 1, or of zeros, per item; the product of two is how alike they are."""
 
     def unknown_user_scores(self, catalogue: Catalogue) -> Array:
         """Return the score of each item for a user without a history."""
@@ -77,11 +83,11 @@ class Learned(ABC):
 
     @property
     def recency(self) -> Recency:
-        """How the values of a history fall with time."""
+        """How the values of a history fade with time."""
         return Recency(**{name: x for name, x in self.values.items() if name in Recency._fields})
 
     def used_features(self, features: ItemFeatures | None) -> ItemFeatures | None:
-        """Return the features of items that it has learned from, with their weight; None if from none."""
+        """Return the features that the model has learned from, with their weight; None without."""
         return None
 
     def leave_devices(self) -> None:
@@ -90,39 +96,49 @@ class Learned(ABC):
 
     @abstractmethod
     def stored(self) -> tuple[dict[str, Array], Facts]:
-        """Return the arrays and facts to save, all of them checked."""
+        """Return the arrays and facts to save, after checking them."""
 
     def verified(self) -> Self:
-        """Return the same, whose arrays have been checked and need not be checked again."""
+        """Check all arrays, and return a value that does not check them again."""
         return self
 
 
 @dataclass(frozen=True, kw_only=True)
 class FittedState:
-    """All that a model knows: what was learned, the items, and the training data or what is left of it."""
+    """All that a model knows: what was learned, the items, and the training data as far as it is kept.
 
-    kind: str  # name of the class of the model
-    parameters: Mapping[str, Any]  # of the fit
+    `kind` is the name of the class of the model and `parameters` are its parameters at the fit. `usual_value`
+    is the value of an item in a history that gives none: 1, or the mean size of the values. `rules` and
+    `columns` say how the training data was read; later tables are read the same way. `library` is the data
+    frame library of the training data. `file_hash` is the hash of the file that the state was read from or
+    saved to.
+    """
+
+    kind: str
+    parameters: Mapping[str, Any]
     learned: Learned
     catalogue: Catalogue
     size: DataSize
-    usual_value: float  # of an item in a history without values: 1, or the mean size of the values
-    rules: Mapping[str, Any]  # by which the training data was read, and further tables are
-    # The data of a fit; or a function that reads the training users of a file; or None if a file has none.
+    usual_value: float
+    rules: Mapping[str, Any]
+    # The data of a fit, or a function that reads the training users of a file, or None if the file has none.
     source: Interactions | Callable[[], Training] | None
-    _fingerprint: str = field(default="", repr=False)  # the fingerprint that a file has
-    columns: Mapping[str, str] = field(default_factory=dict)  # of the data, by what they hold
-    library: str | None = None  # of the data frame that was fitted on; None for files
+    # The fingerprint in the file of the model; empty after a fit.
+    _fingerprint: str = field(default="", repr=False)
+    columns: Mapping[str, str] = field(default_factory=dict)
+    library: str | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
-    erased: Erasures = field(default_factory=Erasures)  # forgotten people, whose rows were left out
-    # The erasures in the file beside the model file that was read, which may be an older one; None without.
+    # Forgotten people whose rows were left out.
+    erased: Erasures = field(default_factory=Erasures)
+    # The erasures in the file beside the model file, which may be newer than the model; None without that
+    # file.
     beside: Erasures | None = None
-    file_hash: str = ""  # of the whole file that the state was read from or saved to
+    file_hash: str = ""
     _bases: dict[tuple[Ties, bool, float], Base] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of_data(cls, data: Interactions, learned: Learned, kind: str, parameters: Mapping[str, Any]) -> Self:
-        """Return the state of a model of this kind that was fitted to the data with these parameters."""
+        """Return the state of a model that was fitted to the data."""
         size, features = data.size, learned.used_features(data.features)
         table = None if data.table is None else data.table.over(data.items)
         return cls(
@@ -139,19 +155,20 @@ class FittedState:
             source=data,
         )
 
-    def __getstate__(self) -> dict[str, Any]:  # without what is derived from the rest
+    def __getstate__(self) -> dict[str, Any]:
+        # The base scores follow from the rest.
         return {**{field.name: getattr(self, field.name) for field in fields(self)}, "_bases": {}}
 
     # ── the training data ─────────────────────────────────────────────────────────────────────────
 
     @property
     def has_histories(self) -> bool:
-        """Whether the training users' histories are there, which a file may leave out."""
+        """Whether the histories of the training users are known; a file may leave them out."""
         return self.source is not None
 
     @cached_property
     def training(self) -> Training | None:
-        """The training users and their histories, which a file may leave out."""
+        """The training users and their histories; None if the file has left them out."""
         if self.source is None:
             return None
         if callable(self.source):
@@ -171,14 +188,15 @@ class FittedState:
     def origin_for(self, purpose: str) -> Origin:
         """Return how the histories were made from rows, or raise an error that `purpose` needs them."""
         origin = self.training_for(purpose, "Fit it again, and").origin
-        if origin is None:  # fitted on a matrix, which is still there: a file has an origin
+        # Only a model that was fitted on a matrix and not read from a file has no origin.
+        if origin is None:
             data = self.data_for(purpose)
             return Origin.of_matrix(data.matrix.data, data.users, data.items)
         return origin
 
     @property
     def erasures(self) -> Erasures:
-        """All erasures: those of the file beside the model or, without it, those of the model."""
+        """All erasures: those of the file beside the model; without that file, those of the model."""
         return self.erased if self.beside is None else self.beside
 
     def data_for(self, purpose: str) -> Interactions:
@@ -202,15 +220,15 @@ class FittedState:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the training data, taken when it is first asked for."""
+        """The hash of the training data, computed when it is first needed."""
         return self._fingerprint or self.data_for("the fingerprint").fingerprint
 
     @property
     def batches(self) -> tuple[str, ...]:
-        """The names of the batches of events the model was fitted on, in the order of their arrival."""
+        """The names of the batches of events in the training data, in the order in which they came."""
         return self.origin_for("batches_").batches or (self.fingerprint,)
 
-    # ── what answers derive from it ───────────────────────────────────────────────────────────────
+    # ── for answers ───────────────────────────────────────────────────────────────────────────────
 
     @property
     def used_parameters(self) -> Facts:
@@ -219,7 +237,7 @@ class FittedState:
 
     @property
     def novelty(self) -> float:
-        """The novelty of the fit, which is in the scores."""
+        """The novelty of the fit, which the scores contain."""
         return float(self.used_parameters.get("novelty", 0.0))
 
     @property
@@ -229,7 +247,7 @@ class FittedState:
 
     @property
     def column_types(self) -> dict[str, str]:
-        """The types of those columns of tables that depend on the model."""
+        """The types of the columns of result tables that depend on the model."""
         kind = self.catalogue.items.type
         return {"item": kind, "similar_to": kind, "score": self.score_type}
 
@@ -253,7 +271,7 @@ class FittedState:
 
 
 def of_length_one(vectors: Array) -> npt.NDArray[np.float64]:
-    """Return the rows divided by their lengths; rows of zeros stay."""
+    """Divide each row by its length; rows of zeros stay."""
     rows = vectors.astype(np.float64)
     lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
     return np.asarray(np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0))
