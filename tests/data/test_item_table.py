@@ -145,7 +145,7 @@ def test_kinds_can_be_said() -> None:
         ("z", "time", r"column 'z' must hold a time in each cell; got 'a,b'"),
         ("day", "time", r"column 'day' must hold a time in each cell; got '1'"),
         ("none", "time", "columns must be columns of the polars frame: 'x', 'y', 'z', 'day'; got 'none'"),
-        ("x", "what", "columns must be of the kinds number, flag, text, list, time; got 'x=what'"),
+        ("x", "what", "columns must be of the types number, flag, text, list, time; got 'x=what'"),
     ):
         some: Any = {column: kind}
         with pytest.raises((DataError, ParameterError), match=message):

@@ -25,7 +25,7 @@ import mrfrec
 from mrfrec import MRF, load, read_interactions
 from mrfrec.cli.app import run as run_command
 from mrfrec.errors import DataError, MissingLibraryError, ParameterError
-from mrfrec.io import batches, databases, queries
+from mrfrec.io import batches, databases
 from mrfrec.io.databases import connect, open_query, redacted
 
 from queries import execute, fetch
@@ -228,7 +228,7 @@ def test_table_of_a_database_is_read_as_the_same_table_of_a_file(shop: str, tmp_
 
 def test_batches_are_bounded_and_in_order(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "BATCH_ROWS", 1_000)
-    monkeypatch.setattr(queries, "_SQLITE_ROWS", 1_000)
+    monkeypatch.setattr(databases, "_SQLITE_ROWS", 1_000)
     rows = ", ".join(f"({n})" for n in range(3_500))
     execute(database, "create table t (n integer)", f"insert into t values {rows}")
     source = open_query(database, "select n as user_id from t order by n desc -- the last first")

@@ -239,7 +239,7 @@ def test_columns_can_be_chosen_and_typed() -> None:
     assert "year: 1980" in set(years.names)
     for columns, message in (
         (["colour"], "^columns must be columns of"),
-        ({"year": "colour"}, "of the kinds category, list, words, number, flag"),
+        ({"year": "colour"}, "of the types category, list, words, number, flag"),
         ({"title": "number"}, "must hold numbers; got 'Naruto part 0' for item 0"),
         ("title", "a list of columns"),
     ):
@@ -469,7 +469,7 @@ def test_added_cells_of_another_form_than_in_the_fit_are_refused_or_told(model: 
     more = CATALOGUE.with_columns(item=pl.col("item") + 40)
     with pytest.raises(DataError, match=r"column 'year' must hold numbers; got 'old' for item 40\. Correct"):
         model.add_items(more.with_columns(year=pl.lit("old")))
-    with pytest.raises(DataError, match=r"must hold cells of the kind category; got \['a'\] for item 40"):
+    with pytest.raises(DataError, match=r"must hold cells of the type category; got \['a'\] for item 40"):
         model.add_items(more.with_columns(studio=pl.lit(["a"])))
     with pytest.raises(DataError, match="column 'studio' must hold text, numbers, times or lists; it is Str"):
         model.add_items(more.with_columns(studio=pl.struct("item")))

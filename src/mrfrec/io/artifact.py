@@ -1,9 +1,9 @@
 """One file per model: safetensors arrays, and facts as JSON in its header (docs/reference/format.md).
 
-Opening a model maps the file and reads only the header. Every block of every array has a checksum, which is
-compared when the block is first read: an altered block is noticed before it is used, and a large model still
-opens at once. The header carries a hash of itself, these
-checksums included: the file hash, which differs if anything in the file does. Numbers must be finite.
+Opening a model maps the file and reads only the header. Every block of an array has a checksum, which is
+compared when the block is first read, so that no altered block is used and a large model opens at once. The
+header carries a hash of itself, these checksums included: the file hash, which differs if anything in the
+file does. Numbers must be finite.
 """
 
 import hashlib
@@ -30,12 +30,13 @@ from mrfrec.io.atomic import file_path, keep_owner, writing, written_file
 
 FORMAT = "mrfrec"
 FORMAT_VERSION = 2
-_BLOCK = 1 << 20  # bytes with a checksum of their own; a multiple of every type's size
+# The bytes of a block, a multiple of the size of every type.
+_BLOCK = 1 << 20
 _TYPES = {
     "F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8", "U8": "|u1", "U32": "<u4", "U64": "<u8",
 }  # fmt: skip
 _NAMES = {np.dtype(kind): name for name, kind in _TYPES.items()}
-# Not every Python knows its name.
+# Not every Python has a name for this flag.
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 
@@ -48,20 +49,23 @@ class Stored:
         self.name, self.path, self.array = name, path, array
         self._flat = array.reshape(-1)
         self._checksums = checksums
-        self._block = block // array.itemsize  # in elements
+        # The elements of a block.
+        self._block = block // array.itemsize
         self._below: int | None = None
-        self._checked = bytearray(len(checksums))  # 1 for each block that was checked
+        # 1 for a block that was checked.
+        self._checked = bytearray(len(checksums))
         if self._block < 1 or len(checksums) != -(-array.size // self._block):
             raise self.damaged()
 
-    def __reduce__(self) -> tuple[Any, ...]:  # checked, and then by value: the file may be gone by then
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A pickle holds the checked array itself, since the file may be gone when it is read.
         size = self._block * self.array.itemsize
         return Stored, (self.name, self.path, np.array(self.read()), self._checksums, size)
 
     def bound(self, below: int) -> "Stored":
-        """Also check that every element is a position from 0 to `below`, exclusive.
+        """Also check that every element is an index from 0 to `below`, exclusive.
 
-        Compiled code does not check its indices, and a checksum does not tell who wrote the file.
+        Compiled code does not check indices, and a checksum does not prove who wrote the file.
         """
         if self.array.dtype not in (np.int32, np.int64):
             raise self.damaged()
@@ -74,11 +78,12 @@ class Stored:
         return self.array
 
     def check(self, start: int, stop: int) -> None:
-        """Check the blocks that hold the elements from start to stop."""
+        """Check the blocks of the elements from start to stop."""
         blocks = range(start // self._block, -(-stop // self._block) if stop > start else 0)
         unread = [block for block in blocks if not self._checked[block]]
         if len(unread) > 16:
-            with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashing releases the interpreter's lock
+            # Hashing releases the interpreter's lock.
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
                 list(pool.map(self._check_block, unread))
         else:
             list(map(self._check_block, unread))
@@ -93,14 +98,14 @@ class Stored:
         self._checked[block] = True
 
     def damaged(self, how: str = "is not what was written") -> ModelFileError:
-        """Return the error to raise if the array is not what it should be."""
+        """Return the error that says what is wrong with the array."""
         return ModelFileError(
             f"{self.path} is damaged: {self.name!r} {how}. Use another copy, or train again."
         )
 
 
 class StoredArrays(dict[str, Stored]):
-    """The arrays of a file by name; asking for one that is not there is a `ModelFileError`."""
+    """The arrays of a file by name; a missing name raises a `ModelFileError`."""
 
     def __init__(self, path: Path, arrays: Mapping[str, Stored], file_hash: str) -> None:
         super().__init__(arrays)
@@ -110,7 +115,7 @@ class StoredArrays(dict[str, Stored]):
         raise ModelFileError(f"{self.path} lacks a part of a model: there is no array {name!r}.")
 
     def under(self, *prefixes: str) -> "StoredArrays":
-        """Return the arrays whose names begin with one of these."""
+        """Return the arrays whose names begin with one of the prefixes."""
         kept = {name: self[name] for name in self if name.startswith(prefixes)}
         return StoredArrays(self.path, kept, self.file_hash)
 
@@ -146,17 +151,17 @@ def write_file(
             f"{path}: parameters and state must be what JSON can hold (numbers, strings, lists, "
             f"dictionaries): {error}."
         ) from error
-    # The widest types first, so that every array is aligned.
+    # The widest types come first, so that every array is aligned.
     ordered = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
     arrays = {name: np.ascontiguousarray(tensors[name]) for name in ordered}
     bytes_of = {name: array.reshape(-1).view(np.uint8) for name, array in arrays.items()}
-    table, placed, end = {}, {}, 0
+    table, offsets, end = {}, {}, 0
     for name, array in arrays.items():
         data = bytes_of[name]
         checksums = [_checksum(data[start : start + _BLOCK]) for start in range(0, len(data), _BLOCK)]
         entry = {"dtype": _NAMES[array.dtype], "shape": array.shape}
         table[name] = {**entry, "checksums": checksums}
-        placed[name] = {**entry, "data_offsets": [end, end + len(data)]}
+        offsets[name] = {**entry, "data_offsets": [end, end + len(data)]}
         end += len(data)
     metadata = {
         "block": str(_BLOCK),
@@ -166,14 +171,15 @@ def write_file(
         "tensors": json.dumps(table, sort_keys=True),
     }
     metadata["file_hash"] = _file_hash(metadata)
-    header = json.dumps({"__metadata__": metadata, **placed}, separators=(",", ":")).encode()
+    header = json.dumps({"__metadata__": metadata, **offsets}, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
     try:
         check = None if file_hashes is None else partial(check_unchanged, path, file_hashes)
         with writing(path, mode=mode, check=check) as unfinished, unfinished.open("wb") as file:
             file.write(len(header).to_bytes(8, "little") + header)
             for data in bytes_of.values():
-                for start in range(0, len(data), _BLOCK):  # so that Ctrl-C works in between
+                # Ctrl-C works between two blocks.
+                for start in range(0, len(data), _BLOCK):
                     file.write(data[start : start + _BLOCK].data)
     except OSError as error:
         reason = error.strerror or error
@@ -184,12 +190,13 @@ def write_file(
 
 
 def check_unchanged(path: str | os.PathLike[str], file_hashes: Collection[str]) -> None:
-    """Refuse to replace a file that has none of these hashes: it is not the one that was read."""
+    """Refuse to replace a file that has none of these file hashes: it is not the file that was read."""
     try:
-        found = open_file(path)[1].file_hash
-    except ModelFileError:  # no model, or nothing at all
-        found = ""
-    if found not in file_hashes and file_path(path).exists():
+        file_hash = open_file(path)[1].file_hash
+    except ModelFileError:
+        # The file is no model, or there is none.
+        file_hash = ""
+    if file_hash not in file_hashes and file_path(path).exists():
         raise ModelFileError(
             f"{path} was replaced, by another process or model, since it was loaded or saved. Nothing was "
             "written. Load it again and repeat the change (run the command again), or save under another "
@@ -206,7 +213,7 @@ def _check_arrays(path: str | os.PathLike[str], arrays: Mapping[str, npt.NDArray
 
 
 def model_file(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a model file; refuse what is no file, such as a pipe, which nobody may write to."""
+    """Return the path of a model file; refuse a folder, or a pipe, for which a reader would wait forever."""
     file = file_path(path)
     if file.is_dir():
         raise ModelFileError(f"{path} is a folder, not a model file.")
@@ -217,11 +224,13 @@ def model_file(path: str | os.PathLike[str]) -> Path:
 
 
 def open_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], StoredArrays]:
-    """Return the facts and arrays of a file; refuse anything but a whole model of a known version."""
+    """Return the facts and arrays of a file; refuse everything but a whole model of this version."""
     try:
         file = model_file(path)
-        file.open("rb").close()  # says why, if it may not be read
-        with safe_open(file, framework="np"):  # checks the header and the length of the file
+        # If the file may not be read, this error says why.
+        file.open("rb").close()
+        # safetensors checks the header and the length of the file.
+        with safe_open(file, framework="np"):
             raw = _mapped(file)
         length = int.from_bytes(raw[:8].tobytes(), "little")
         header = json.loads(raw[8 : 8 + length].tobytes())
@@ -250,12 +259,12 @@ def open_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], StoredArray
             raise TypeError("facts or block")
         stored = StoredArrays(file, {}, metadata["file_hash"])
         for name, entry in table.items():
-            found = header.get(name, {})
-            if [found.get("dtype"), found.get("shape")] != [entry["dtype"], entry["shape"]]:
+            stands = header.get(name, {})
+            if [stands.get("dtype"), stands.get("shape")] != [entry["dtype"], entry["shape"]]:
                 raise ModelFileError(
                     f"{path} is damaged: {name!r} is not where it was written. Use another copy."
                 )
-            start, stop = (8 + length + offset for offset in found["data_offsets"])
+            start, stop = (8 + length + offset for offset in stands["data_offsets"])
             array = raw[start:stop].view(_TYPES[entry["dtype"]]).reshape(entry["shape"])
             stored[name] = Stored(name, file, array, list(entry["checksums"]), block)
         return facts, stored
@@ -266,10 +275,10 @@ def open_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], StoredArray
 
 
 def _mapped(file: Path) -> npt.NDArray[np.uint8]:
-    """Map a file into memory: its bytes are read when they are used.
+    """Map a file into memory; its bytes are read when they are used.
 
-    The mapping is copy on write, though never written to: numba compiles again for read-only arrays. No
-    memory is reserved for copies; otherwise a model larger than the memory could not be opened.
+    The mapping is copy on write, though nothing writes to it, since numba compiles again for read-only
+    arrays. It reserves no memory for copies, so that a model may be larger than the memory.
     """
     flags, access = mmap.MAP_PRIVATE | _NO_RESERVE, mmap.PROT_READ | mmap.PROT_WRITE
     with file.open("rb") as opened:
@@ -277,27 +286,30 @@ def _mapped(file: Path) -> npt.NDArray[np.uint8]:
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Describe a file: its facts, and the type and shape of each array."""
+    """Describe a file: its facts, and the types and shapes of its arrays."""
     facts, arrays = open_file(path)
     shapes = {name: f"{one.array.dtype} {list(one.array.shape)}" for name, one in sorted(arrays.items())}
     file = {"format_version": FORMAT_VERSION, "bytes": file_path(path).stat().st_size}
     return {**facts, "file": file, "arrays": shapes}
 
 
-# The time in the names of the earlier models that a nightly job keeps, which share the file of the model.
+# The earlier models that a nightly job keeps have a time in their names, and share the file of erasures.
 _KEPT = re.compile(r"\.\d{8}T\d{6}\.\d+Z(?=\.[^.]*$|$)")
 
 
 def erasures_file(model: str | os.PathLike[str]) -> Path:
-    """Return the file beside a model, or beside the target of a link."""
+    """Return the file of erasures beside a model; a link has the file of its target.
+
+    The file outlives all versions of the model, also when one is restored from a back-up.
+    """
     target = written_file(model)
     return target.with_name(f"{_KEPT.sub('', target.name)}.erased")
 
 
 def read_erasures(model: str | os.PathLike[str]) -> Erasures | None:
-    """Read the file beside a model; None if there is none.
+    """Read the file of erasures beside a model; return None if there is none.
 
-    Raise a `ModelFileError` if it cannot be read, and a `PermissionError` if this user may not.
+    Raises a `ModelFileError` if the file is damaged, and a `PermissionError` if this user may not read it.
     """
     path = erasures_file(model)
     try:
@@ -314,7 +326,7 @@ def read_erasures(model: str | os.PathLike[str]) -> Erasures | None:
 
 
 def write_erasures(model: str | os.PathLike[str], erasures: Erasures) -> None:
-    """Add erasures to the file beside a model, which only its owner can read."""
+    """Add erasures to the file beside a model. Only its owner can read it."""
     if not len(erasures) or not erasures.beyond(old := read_erasures(model) or Erasures()):
         return
     path, target = erasures_file(model), written_file(model)

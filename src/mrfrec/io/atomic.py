@@ -21,16 +21,16 @@ from mrfrec.io.databases import refuse_url
 def writing(
     path: str | os.PathLike[str], *, mode: int | None = None, check: Callable[[], None] | None = None
 ) -> Iterator[Path]:
-    """Yield a new file beside `path`, which replaces it at the end, or is removed after an error.
+    """Yield a new file beside `path`, which replaces it at the end or is removed after an error.
 
-    It gets the owner of the old file, if this user may give it, and the mode `mode`; by default that of the
-    old file, or the usual one of new files. `check` is called immediately before the old file is replaced,
-    and may raise.
+    Until the end the old file stays as it was, whatever happens: an error, a full disk, Ctrl-C. The new file
+    gets the owner of the old one, if this user may give it, and the mode `mode`; by default the mode of the
+    old file, or the usual mode of a new one. `check` is called just before the old file is replaced, and may
+    raise.
 
-    Until then an old file of that name stays as it was, whatever happens: an error, a full disk, Ctrl-C.
-    What a killed writer has left behind is removed by the next one. Write the new file in place: if it is
-    replaced by another, its lock is lost. To a library that writes in threads of its own, pass the open file
-    and not its name: after Ctrl-C, a thread that comes late would create the file again.
+    The next writer removes what a killed writer has left behind. Write the new file in place: replacing it
+    would lose its lock. Pass a library that writes in its own threads the open file and not the name: after
+    Ctrl-C, a late thread would create the file again.
     """
     with _unfinished(path, is_private=mode is not None) as (target, temporary):
         if mode is None:
@@ -42,26 +42,28 @@ def writing(
             temporary.chmod(mode)
             put_in_place(temporary, target, check)
         except OSError as error:
-            if error.errno in (ENOSPC, EDQUOT, EFBIG) and error.filename is None:  # it names none itself
+            # The system does not say which file was too large.
+            if error.errno in (ENOSPC, EDQUOT, EFBIG) and error.filename is None:
                 error.filename = str(path)
             raise
 
 
 def put_in_place(new: Path, target: Path, check: Callable[[], None] | None = None) -> None:
-    """Flush a file to disk and rename it: should the power fail, the old file or the new one is there.
+    """Flush a file to disk and rename it, so that a power failure leaves the old file or the new one.
 
-    `check` is called immediately before the old file is replaced, and may raise.
+    `check` is called just before the old file is replaced, and may raise.
     """
     _flush(new)
     if check is not None:
         check()
     new.replace(target)
-    with suppress(OSError):  # not every file system can flush a folder
+    # Not every file system can flush a folder.
+    with suppress(OSError):
         _flush(target.parent)
 
 
 def keep_owner(old: Path, new: Path) -> None:
-    """Give a new file the owner of the one it replaces, where this user may: root, for somebody else."""
+    """Give a new file the owner of the file it replaces, if this user may, as root may."""
     owner = old.stat()
     if (owner.st_uid, owner.st_gid) != (new.stat().st_uid, new.stat().st_gid):
         with suppress(PermissionError):
@@ -69,20 +71,22 @@ def keep_owner(old: Path, new: Path) -> None:
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:
-    """Replace ~ by the home folder; a name such as ~so that is no user's stays as it is."""
+    """Replace ~ by the home folder; a name such as ~so stays if no user has it."""
     if not isinstance(path, str | os.PathLike):
         raise ParameterError("path", "the name of a file", path)
     try:
         return Path(path).expanduser()
-    except RuntimeError:  # there is no such user
+    except RuntimeError:
+        # There is no such user.
         return Path(path)
 
 
 def file_path(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a file; an empty name, which would be the current folder, is refused."""
+    """Return the path of a file; refuse an empty name, which would be the current folder."""
     try:
         name = os.fsencode(path)
-    except (TypeError, UnicodeEncodeError):  # no name at all; half of a surrogate pair
+    except (TypeError, UnicodeEncodeError):
+        # This is no name, or it has half of a surrogate pair.
         name = b""
     if not name:
         raise ParameterError("path", "the name of a file", path)
@@ -90,19 +94,20 @@ def file_path(path: str | os.PathLike[str]) -> Path:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Refuse a path that cannot be written to, before long work is started."""
+    """Refuse a path that cannot be written to, before long work starts."""
     with _unfinished(path):
         pass
 
 
 def written_file(path: str | os.PathLike[str]) -> Path:
-    """Return the file that is written under a name: the target of a link. Refuse what cannot be a file."""
+    """Return the file behind a name, which is the target of a link; refuse what cannot be a file."""
     target = file_path(path)
     if str(target) == "-":
         raise ParameterError("path", "the name of a file", "-", "Results go to stdout if there is none.")
     try:
         target = target.resolve() if target.is_symlink() else target
-    except RuntimeError:  # links in a circle
+    except RuntimeError:
+        # The links form a circle.
         raise ParameterError("path", "the name of a file", str(path), "The link leads nowhere.") from None
     if target.exists() and not target.is_file():
         raise ParameterError("path", "the name of a file", str(path), "Something else has that name.")
@@ -123,11 +128,11 @@ def refuse_own_input(path: str | os.PathLike[str] | None, inputs: Iterable[Path 
 
 @contextmanager
 def _unfinished(path: str | os.PathLike[str], is_private: bool = False) -> Iterator[tuple[Path, Path]]:
-    """Yield the file to write, and a temporary file beside it, locked as long as its writer lives.
+    """Yield the file to write, and a temporary file beside it that is locked while its writer lives.
 
-    A link stays: its target is written. The name of the temporary file is known before it exists, so that it
-    can be removed whenever Ctrl-C comes. Until it is whole, only its owner can read it, unless it is a new
-    file of the usual mode.
+    A link stays, and its target is written. The name of the temporary file is known before the file exists,
+    so that it can be removed whenever Ctrl-C comes. Only its owner can read it until it is whole, unless it
+    is a new file of the usual mode.
     """
     target = written_file(path)
     start = _start_of(target)
@@ -137,22 +142,26 @@ def _unfinished(path: str | os.PathLike[str], is_private: bool = False) -> Itera
         try:
             _remove_abandoned(target.parent, start)
             while lock is None or not (_locked(lock, unsure=True) and temporary.exists()):
-                if lock is not None:  # another process took it for abandoned before it was locked
+                # Another process has removed the file before it was locked: try another name.
+                if lock is not None:
                     lock.close()
                 temporary = target.with_name(f"{start}{secrets.token_hex(4)}.unfinished")
                 lock = FileIO(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode), "r+")
-        except OSError as error:  # names the temporary file, which the caller does not know
+        except OSError as error:
+            # The error names the temporary file, which the caller does not know.
             raise type(error)(error.errno, error.strerror, str(path)) from error
         yield target, temporary
     finally:
         try:
             _remove(target, temporary, lock)
-        finally:  # once more after a second Ctrl-C, or the second exception that polars makes of the first
+        finally:
+            # A second Ctrl-C, or a second exception of polars, may have stopped the first attempt.
             _remove(target, temporary, lock)
 
 
 def _remove(target: Path, temporary: Path, lock: FileIO | None) -> None:
-    with suppress(OSError):  # in a read-only folder there is nothing to remove
+    # In a read-only folder there is nothing to remove.
+    with suppress(OSError):
         if temporary != target:
             temporary.unlink(missing_ok=True)
     if lock is not None:
@@ -160,13 +169,13 @@ def _remove(target: Path, temporary: Path, lock: FileIO | None) -> None:
 
 
 def remove_with_leftovers(path: Path) -> None:
-    """Remove a file, if there is one, and what killed writers of it have left behind."""
+    """Remove a file if it exists, and what its killed writers have left behind."""
     path.unlink(missing_ok=True)
     _remove_abandoned(path.parent, _start_of(path))
 
 
 def _start_of(target: Path) -> str:
-    """Return how the names of the unfinished files of a file begin."""
+    """Return the beginning of the names of unfinished files."""
     return f".{target.name[:40]}."
 
 
@@ -180,7 +189,7 @@ def _remove_abandoned(folder: Path, start: str) -> None:
 
 
 def _locked(file: IOBase, unsure: bool) -> bool:
-    """Try to lock a file; return whether it succeeded, or `unsure` if files cannot be locked here."""
+    """Try to lock a file; return whether that worked, or `unsure` if files cannot be locked here."""
     try:
         lock_file(file.fileno())
     except BlockingIOError:
@@ -202,27 +211,31 @@ def _flush(path: Path) -> None:
 def lock_file(descriptor: int) -> None:
     """Lock an open file until this process ends.
 
-    Raise `BlockingIOError` if another process has locked it, and `OSError` if it cannot be locked.
+    Raises `BlockingIOError` if another process holds the lock, and `OSError` if the file cannot be locked.
     """
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-WAIT = 600.0  # seconds that a command waits for another one
-_PAUSE = 0.05  # seconds between two attempts
+# A command waits for another one for up to WAIT seconds, and tries again after each pause.
+WAIT = 600.0
+_PAUSE = 0.05
 
 _log = logging.getLogger("mrfrec")
 
 
 @contextmanager
 def locked(path: str | os.PathLike[str], *, wait: float = WAIT) -> Iterator[None]:
-    """Hold the lock of a model file, to load, change and save it without losing what others do to it.
+    """Hold the lock of a model file, to load, change and save it without losing changes of other processes.
 
         with mrfrec.locked("shop.mrf"):
             model = mrfrec.load("shop.mrf").update("today.csv")
             model.save("shop.mrf", include_histories=True)
 
-    `mrfrec update`, `forget` and `nightly` hold it, too; `load` and `save` take none. A
-    link has the lock of its target. Do not lock a file twice: the second lock would wait for the first.
+    `mrfrec update`, `forget` and `nightly` hold the lock; `load` and `save` do not. A link has the lock of
+    its target. Do not lock a file twice: the second lock would wait for the first.
+
+    The lock is held on an empty file beside the model, `.NAME.lock`, and ends with the process. That file
+    stays, since one process could lock a removed file while another one locks a new file.
 
     Parameters
     ----------
@@ -234,7 +247,7 @@ def locked(path: str | os.PathLike[str], *, wait: float = WAIT) -> Iterator[None
     Raises
     ------
     BusyError
-        Another process has held the lock for all that time.
+        Another process held the lock for the whole time.
     """
     wait = check_nonnegative("wait", wait)
     target = written_file(path)
@@ -247,13 +260,13 @@ def locked(path: str | os.PathLike[str], *, wait: float = WAIT) -> Iterator[None
 
 @contextmanager
 def holding(lock: Path, busy: str, wait: float = 0.0, waiting: str = "") -> Iterator[None]:
-    """Hold the lock on a file, which is created if missing.
+    """Hold the lock on a file, which is created if it is missing.
 
-    If another process holds it for longer than `wait` seconds, raise a `BusyError` with the text `busy`. The
-    text `waiting` is logged once.
+    If another process holds the lock for longer than `wait` seconds, raise a `BusyError` with the text
+    `busy`. The text `waiting` is logged once.
     """
     try:
-        # Others have no access: whoever can open the file can hold the lock.
+        # Other users get no access, since whoever can open the file can hold the lock.
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o660)
     except OSError as error:
         raise _no_lock(lock, error) from error

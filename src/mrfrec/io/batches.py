@@ -14,40 +14,55 @@ import polars as pl
 from mrfrec.data.ids import cleaned_ids
 from mrfrec.errors import DataError, MrfrecError
 
-FAULT = "fault"  # name of a column that a batch may have: what is wrong with the shape of the row, or null
-BLANK = "blank line"  # the fault of a row without content, which is passed over
-BATCH_ROWS = 250_000  # most rows in a batch
-PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # first bytes of gzip and zstd files
+# A batch may have a column FAULT, which says what is wrong with the shape of a row, or is null. A row with
+# the fault BLANK has no content and is passed over.
+FAULT = "fault"
+BLANK = "blank line"
+BATCH_ROWS = 250_000
+# The first bytes of gzip and zstd files.
+PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 ID_ROLES = ("user", "item")
-VISIBLE = r"[^\s\x1c-\x1f\u{200b}\u{2060}\u{feff}]"  # a character that an id must have
-OTHER = "other "  # prefix of the roles of columns that must equal the one of a role: "other user uid"
-UNUSED = "unused value"  # role of values that are looked at, but do not count
-FEATURE = "feature "  # prefix of the roles of columns of features
+# An id must have a visible character.
+VISIBLE = r"[^\s\x1c-\x1f\u{200b}\u{2060}\u{feff}]"
+# "other user uid" is the role of a column that must equal the column of users. UNUSED is the role of values
+# that are only looked at. Roles of columns of an item table begin with FEATURE.
+OTHER = "other "
+UNUSED = "unused value"
+FEATURE = "feature "
 INT64_MAX = np.iinfo(np.int64).max
 _LISTS = (list, tuple, np.ndarray)
-_PLAIN = ({bool}, {int}, {float}, {int, float})  # types of the values of a column
-DOUBTFUL = 0.01  # share of ids in a column of integers that are none, up to which the column is refused
-LONGEST = 100_000  # bytes of a line, or an id
-TOO_LONG = f"of more than {LONGEST:,} bytes"  # what is wrong with an id
+_PLAIN = ({bool}, {int}, {float}, {int, float})
+# If at most this share of the ids of a column are no integers, these ids are doubtful.
+DOUBTFUL = 0.01
+# The bytes of a line, or of an id.
+LONGEST = 100_000
+TOO_LONG = f"of more than {LONGEST:,} bytes"
 _NO_ID = "neither a string nor a whole number of 64 bits"
-EXACT = 2**53  # floats below this represent whole numbers exactly
+# Floats below this hold whole numbers exactly.
+EXACT = 2**53
 POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 UNREADABLE = (*POLARS_ERRORS, ArithmeticError, OSError, RuntimeError, TypeError, ValueError)
 
-Roles = Mapping[str, str]  # role → column: {"user": "user_id"}
-Types = Mapping[str, pl.DataType]  # role → type to which text is converted while it is read
+# Role → column, such as {"user": "user_id"}, and role → type to which text is converted while it is read.
+Roles = Mapping[str, str]
+Types = Mapping[str, pl.DataType]
 
 
 @dataclass(frozen=True)
 class Source:
-    """One file, stream or frame."""
+    """One file, stream, query or frame.
 
-    name: str  # for messages
+    `name` is for messages. The columns of a text (`is_text`) have no types, so that ids are integers if all
+    look like integers. `library` is the data frame library of a frame. `rows` returns about how many rows
+    there are, or 0 if that is unknown.
+    """
+
+    name: str
     columns: tuple[str, ...]
     batches: Callable[[Roles, Types], Iterator[pl.DataFrame]]
-    is_text: bool = False  # whether it has no types, so that ids are integers if all look like integers
-    library: str | None = None  # the data frame library it came from
-    rows: Callable[[], int] = lambda: 0  # returns about how many there are; 0 if unknown
+    is_text: bool = False
+    library: str | None = None
+    rows: Callable[[], int] = lambda: 0
 
 
 @contextmanager
@@ -62,7 +77,7 @@ def reading(name: str) -> Iterator[None]:
 
 
 def _cause(name: str, error: BaseException) -> BaseException | None:
-    """Return the error, or None if it quotes a URL, which may hold a password or a signature."""
+    """Return the error; None if it quotes a URL, which may hold a password or a signature."""
     return None if "://" in name and "://" in str(error) else error
 
 
@@ -99,7 +114,7 @@ def lines_of(path: Path) -> int:
 
 
 def stream(name: str, rows: pl.LazyFrame, types: Types) -> Iterator[pl.DataFrame]:
-    """Yield batches of rows, with texts converted to these types and blank texts to null."""
+    """Yield batches of rows; convert texts to the types, and blank texts to null."""
     done = 0
     try:
         schema = rows.collect_schema()
@@ -125,7 +140,7 @@ def stream(name: str, rows: pl.LazyFrame, types: Types) -> Iterator[pl.DataFrame
 
 
 def not_an_integer(role: str) -> str:
-    """Return the fault of a row whose id is no integer, in a column of integers."""
+    """Return the fault of a row whose id is no integer in a column of integers."""
     return f"{role} id not an integer, as nearly all are"
 
 
@@ -137,7 +152,7 @@ def batch_of(
 ) -> pl.DataFrame:
     """Build a batch from columns or lists of Python values; a value that cannot be an id becomes a fault.
 
-    `text_ids` are roles whose ids are texts.
+    The ids of the roles `text_ids` are texts.
     """
     series: dict[str, pl.Series] = {}
     for role, values in columns.items():
@@ -160,7 +175,7 @@ def batch_of(
 
 
 def _ids(values: list[Any], role: str, faults: list[str | None], name: str, *, is_text: bool) -> pl.Series:
-    """Return ids of one type; add the faults of rows whose values cannot be ids."""
+    """Return ids of one type, and add the faults of values that cannot be ids."""
     ids = [_as_id(value) for value in values]
     for i, (value, raw) in enumerate(zip(ids, values, strict=True)):
         if value is None and raw is not None:
@@ -186,7 +201,7 @@ def _ids(values: list[Any], role: str, faults: list[str | None], name: str, *, i
 
 
 def _as_id(value: Any) -> int | float | str | None:
-    """Return a value as an id; None if it cannot be one."""
+    """Return a value as an id, or None if it cannot be an id."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < EXACT:
@@ -213,9 +228,9 @@ _RULES = {
 def typed_columns(
     batch: pl.DataFrame, table: Source, roles: Roles, types: Types
 ) -> tuple[pl.DataFrame, dict[str, tuple[pl.Series, str | None]]]:
-    """Return the columns in their final types; and for each fault, its rows and the role to quote.
+    """Return the columns in their final types, and the faults of rows: fault → rows, role to quote.
 
-    Times, columns of features, and those that are only looked at stay as they are.
+    Times, columns of an item table and columns that are only looked at stay as they are.
     """
     columns: dict[str, pl.Series] = {}
     faults: dict[str, tuple[pl.Series, str | None]] = {}
@@ -264,7 +279,8 @@ def typed_columns(
             columns[role] = raw
             if is_text and role in ID_ROLES:
                 wrong = [(raw.str.len_bytes() > LONGEST, TOO_LONG)]
-        elif kind.is_float():  # pandas turns integers into floats if one is missing
+        elif kind.is_float():
+            # pandas turns integers into floats if one is missing.
             columns[role] = raw.cast(pl.Int64, strict=False)
             missing |= raw.is_nan()
             wrong = [

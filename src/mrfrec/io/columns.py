@@ -13,8 +13,8 @@ from mrfrec.data.times import Times, shown
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.batches import ID_ROLES, OTHER, Source
 
-# Names of columns that are recognised, without case, spaces and punctuation. If several fit a role,
-# one of its first two names is taken.
+# Names of columns that are recognised, without case, spaces and punctuation. If several columns fit a role,
+# the one with one of the first two names is taken.
 _NAMES = {
     "user": "user userid uid users username customer customerid member memberid account accountid visitor "
     "visitorid session sessionid profile profileid client clientid player playerid reviewer reviewerid "
@@ -31,7 +31,7 @@ _NAMES = {
     "purchasetime boughtat watchedat viewedat playedat listenedat ratedat clickedat occurredat invoicedate",
     "event": "event eventtype kind action behavior behaviour eventname actiontype interactiontype",
 }
-# Of lists of recommendations: the smaller or the larger number comes first.
+# In lists of recommendations, the smallest rank or the largest score comes first.
 _RANKS = "rank ranking position place"
 _SCORES = "score prediction predicted predictedrating relevance rating value weight"
 _NAMES_IN_ITEM_TABLE = ": call the one of the ids item, and that of titles, which may be left out, title."
@@ -49,11 +49,10 @@ def find_roles(
     usual: Mapping[str, str] | None = None,
     compared: Collection[str] = ID_ROLES,
 ) -> dict[str, str]:
-    """Return the column of each role: the one that is named, else the usual one, else one that is recognised.
+    """Return the column of each role: a named column, else the usual one, else a recognised one.
 
-    The usual columns are those of an earlier table, which this one may have. If several columns are
-    recognised for a role that is to be compared, the result has the others, too: `check_that_columns_agree`
-    refuses a table in which they differ.
+    The usual columns are the columns of an earlier table. If several columns fit a role in `compared`, the
+    result has all of them, and `check_that_columns_agree` refuses a table in which they differ.
     """
     names = {role: name for role in _NAMES if isinstance(name := named.get(role), str)}
     roles = {role: _named(table, role, name) for role, name in names.items()}
@@ -86,16 +85,16 @@ def _how_to_name(role: str) -> str:
 def check_that_columns_agree(
     table: Source, roles: Mapping[str, str], batch: pl.DataFrame, before: int
 ) -> None:
-    """Refuse rows in which two columns that fit one role differ; `before` rows came before them."""
+    """Refuse rows in which two columns of one role differ; `before` is the number of earlier rows."""
     for other in (role for role in roles if role.startswith(OTHER)):
         role = other.removeprefix(OTHER).partition(" ")[0]
         first, second = (batch[each].cast(pl.String).str.strip_suffix(".0") for each in (role, other))
         if (different := first.ne_missing(second)).any():
-            place = int(different.arg_true()[0])
+            row = int(different.arg_true()[0])
             raise DataError(
                 f"{table.name}: which column holds the {role}s? It may be {roles[role]!r} or "
-                f"{roles[other]!r}, which differ: in row {before + place + 1:,} they are {first[place]!r} "
-                f"and {second[place]!r}. Name it: {_how_to_name(role)}."
+                f"{roles[other]!r}, which differ: in row {before + row + 1:,} they are {first[row]!r} "
+                f"and {second[row]!r}. Name it: {_how_to_name(role)}."
             )
 
 
@@ -106,7 +105,7 @@ def _named(table: Source, role: str, name: str) -> str:
 
 
 def _recognised(table: Source, role: str, taken: Collection[str | None]) -> list[str]:
-    """Return the columns whose names fit the role; only the one with a plainest name if there is just one."""
+    """Return the columns whose names fit the role, or only the column with one of the first two names."""
     known, fitting = _NAMES[role].split(), _fitting(table, role, taken)
     plainest = [name for name in fitting if letters(name) in known[:2]]
     return plainest if len(plainest) == 1 else fitting
@@ -121,7 +120,7 @@ def _fitting(table: Source, role: str, taken: Collection[str | None]) -> list[st
 def find_lists(
     table: Source, user: str | None, item: str | None, rank: str | None, score: str | None
 ) -> dict[str, str]:
-    """Return the columns of a table of lists: users, items, and their ranks or else scores, if it has any."""
+    """Return the columns of a table of lists: users, items, and ranks or scores if it has them."""
     roles = {role: _named(table, role, name) for role, name in (("user", user), ("item", item)) if name}
     for role in ("user", "item"):
         if role not in roles:
@@ -143,7 +142,7 @@ def name_list(names: Sequence[str]) -> str:
 
 
 def check_that_rows_may_be_counted(table: Source, roles: dict[str, str]) -> None:
-    """Refuse to count rows as values if some other column may hold the values."""
+    """Refuse to count rows as values if another column may hold the values."""
     times = _NAMES["time"].split()
     others = [name for name in table.columns if name not in roles.values() and letters(name) not in times]
     if others:
@@ -154,7 +153,7 @@ def check_that_rows_may_be_counted(table: Source, roles: dict[str, str]) -> None
 
 
 def find_item(table: Source, item: str | None, taken: str | None = None) -> str:
-    """Return the column of a table of items that holds their ids."""
+    """Return the column of an item table that holds the ids."""
     if item is not None:
         return _named(table, "item", item)
     fitting = _recognised(table, "item", {taken}) or [n for n in table.columns if letters(n) == "id"]
@@ -185,9 +184,12 @@ def _unclear(table: Source, role: str, advice: str, fitting: Sequence[str] = ())
 
 RATINGS = ("rating", "ratings", "stars", "score")
 """Names of columns whose small numbers are ratings rather than counts."""
-_FEW_TITLES = 2  # values of a column that is no title, where there are more items
-_DIFFERENT = 0.1  # share of items within which a column may differ and still be a title
-_ROWS = 10  # from which one value in all of them is odd
+# A column of titles has more distinct values than this, unless there are as few items, and differs within at
+# most this share of the items.
+_FEW_TITLES = 2
+_DIFFERENT = 0.1
+# One user or item in all rows is odd from so many rows on.
+_ROWS = 10
 _IN_1990 = int(np.datetime64("1990-01-01", "us").astype(np.int64))
 _MINUTE = 60_000_000
 
@@ -197,9 +199,11 @@ class UnusedValues:
 
     def __init__(self, name: str, table: str, counts: str) -> None:
         self.column = f"column {name!r} of {table}"
-        self.may_be_ratings = False  # whether its name is one of ratings
+        # Whether the name of the column is a name for ratings.
+        self.may_be_ratings = False
         self._name = name
-        self._counts = counts  # what each row counts
+        # What a row counts, in words.
+        self._counts = counts
         self._count = self._zeros = self._negative = self._ones = 0
         self._least, self._most = np.inf, -np.inf
         self._are_halves = True
@@ -219,10 +223,11 @@ class UnusedValues:
         self._are_halves = self._are_halves and bool((values * 2 == np.floor(values * 2)).all())
 
     def note(self) -> DataNote | None:
-        """Return a note if counting every row as a like seems wrong."""
+        """Return a note if it seems wrong to count every row as a like."""
         of_all = f"of {self._count:,} values"
         least, count = 1, self._zeros
-        good = 4 if self._most <= 5 else 8  # rating of what is liked
+        # Ratings from here on mean that the item is liked.
+        good = 4 if self._most <= 5 else 8
         if self._zeros and self._zeros + self._ones == self._count and self._ones:
             seems = f"looks like labels: {self._zeros:,} {of_all} are 0, the others 1"
         elif self._negative:
@@ -243,7 +248,7 @@ class UnusedValues:
         return DataNote("looks like", count, f"{self.column} {seems}, but {self.ways(least)}")
 
     def ways(self, least: int = 1) -> str:
-        """Say what the rows count, and what else they may."""
+        """Say what the rows count, and how to change that."""
         return (
             f"every row counts {self._counts}. To count only good ones: value={self._name!r}, "
             f"min_value={least} (--value-column, --min-value). If every row is one: value=False "
@@ -252,9 +257,9 @@ class UnusedValues:
 
 
 def note_on_titles(column: str, titles: pl.DataFrame) -> DataNote | None:
-    """Return a note if a column that was recognised is no title.
+    """Return a note if a column that was recognised by its name holds no titles.
 
-    `titles` has the first and the last title of each of these items, in alphabetical order.
+    `titles` has a row for each item, with its first and its last title in alphabetical order.
     """
     if not len(titles):
         return None
@@ -276,7 +281,7 @@ def note_on_titles(column: str, titles: pl.DataFrame) -> DataNote | None:
 
 
 def note_on_one_id(role: str, column: str, ids: int, rows: int) -> DataNote | None:
-    """Return a note if all rows have one user, or one item."""
+    """Return a note if all rows have the same user, or the same item."""
     if ids > 1 or rows < _ROWS:
         return None
     text = (
@@ -287,7 +292,7 @@ def note_on_one_id(role: str, column: str, ids: int, rows: int) -> DataNote | No
 
 
 def notes_on_times(times: Times, columns: str, *, are_numbers: bool) -> list[DataNote]:
-    """Return notes on times that are early, or close to each other, as numbers are that are no times."""
+    """Return notes on times that are too early, or that lie too close together to be times."""
     early, first, last = int((times < _IN_1990).sum()), int(times.min()), int(times.max())
     ways = "Correct them, or read none: time=False (--time-column no)."
     if are_numbers:

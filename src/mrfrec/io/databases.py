@@ -3,11 +3,11 @@
     postgresql://user:password@host:5432/database
     sqlite:///relative/file.db        sqlite:////absolute/file.db
 
-What the URL of PostgreSQL does not say, libpq takes from its usual places: PGHOST, PGUSER, PGPASSWORD,
-~/.pgpass, PGPASSFILE, service files.
+libpq takes what the URL of PostgreSQL does not say from PGHOST, PGUSER, PGPASSWORD, ~/.pgpass, PGPASSFILE and
+service files.
 
-A server that does not answer is given up, after `connect_timeout` seconds while connecting and after
-`answer_timeout` seconds later on. Both are parameters of the URL: ?connect_timeout=30.
+A server has `connect_timeout` seconds to accept a connection and `answer_timeout` seconds to answer. Both are
+parameters of the URL: ?connect_timeout=30. Rows come in batches, in the order of the database.
 """
 
 import re
@@ -30,10 +30,12 @@ from mrfrec.io.batches import FEATURE, ID_ROLES, POLARS_ERRORS, UNUSED, Roles, S
 
 _SCHEMES = ("postgresql", "postgres", "sqlite")
 _TARGETS = "a file, or the URL of a database: postgresql://… or sqlite:///…"
-_LIMITS = {"connect_timeout": 10.0, "answer_timeout": 1800.0}  # seconds
-# So a machine that is gone is noticed after two minutes, whatever the limits.
+# Limits in seconds.
+_LIMITS = {"connect_timeout": 10.0, "answer_timeout": 1800.0}
+# A machine that is gone is noticed after two minutes, whatever the limits.
 _KEEPALIVES = {"keepalives_idle": "60", "keepalives_interval": "15", "tcp_user_timeout": "120000"}
-_SECONDS_TO_CANCEL = 5.0  # that a server has to stop a statement
+# A server has so long to stop a statement.
+_SECONDS_TO_CANCEL = 5.0
 _HOST = r"(?:\[[\da-fA-F:.]*\]|[^][@:/?,]*)(?::\d*)?"
 _POSTGRES = re.compile(
     rf"""postgres(?:ql)?://
@@ -56,7 +58,7 @@ def database_file(url: str) -> Path | None:
 
 
 def redacted(url: str) -> str:
-    """Return a URL without password and parameters, to be shown; only its scheme if it is malformed."""
+    """Return a URL without password and parameters, to show it; only the scheme of a malformed URL."""
     scheme, mark, rest = url.partition("://")
     if not mark or scheme == "sqlite":
         return url
@@ -68,7 +70,7 @@ def redacted(url: str) -> str:
 
 
 def refuse_url(path: object, rule: str = _TARGETS) -> None:
-    """Refuse a URL in place of a file, also if `Path` has made it `s3:/bucket`; show no password."""
+    """Refuse a URL in place of a file, also one that `Path` has made `s3:/bucket`; show no password."""
     if re.match(r"[A-Za-z][\w+.-]+:/", str(path)):
         raise ParameterError("path", rule, redacted(re.sub(":/+", "://", str(path), count=1)))
 
@@ -77,10 +79,10 @@ def refuse_url(path: object, rule: str = _TARGETS) -> None:
 def connect(url: str, *, write: bool = False, autocommit: bool = False) -> Iterator[Any]:
     """Open a database by its URL and yield a cursor of its driver.
 
-    The block is one transaction: committed at its end, rolled back if it raises. With `autocommit`, each
-    statement is a transaction, until the caller begins one. Errors of the driver become a `DataError` without
-    passwords. Only with `write` may files be changed, or created if they are missing. SQLite creates an empty
-    file when it connects; it is removed if nothing was written into it.
+    The block is one transaction, which is committed at its end and rolled back if it raises. With
+    `autocommit`, every statement is a transaction until the caller begins one. Errors of the driver become a
+    `DataError` without passwords. Files change, or are created, only with `write`. SQLite creates an empty
+    file when it connects; the file is removed if nothing was written into it.
     """
     file = database_file(url)
     is_new = file is not None and not file.exists()
@@ -104,21 +106,23 @@ def connect(url: str, *, write: bool = False, autocommit: bool = False) -> Itera
 
 
 def _remove_empty(file: Path) -> None:
-    with suppress(OSError):  # it is gone, or others may not remove it
+    # The file may be gone, or this user may not remove it.
+    with suppress(OSError):
         if file.stat().st_size == 0:
             file.unlink()
 
 
 def call_with_limit(cursor: Any, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function that waits for the database of a cursor; give up if the database does not answer."""
+    """Call a function that waits for the database of a cursor; give up if the database stays silent."""
     return cursor.call_with_limit(call, *arguments) if isinstance(cursor, _ServerCursor) else call(*arguments)
 
 
 class _ServerCursor:
     """A cursor whose calls end even if the server never answers.
 
-    Each call runs in a thread. If it takes too long, the server is told to cancel it. If the thread still
-    does not return, the cursor is lost: later calls do nothing, and the thread closes all if it ever returns.
+    Every call runs in a thread. If it takes too long, the server is told to cancel it. If the thread still
+    does not return, the cursor is lost: later calls do nothing, and the thread closes everything if it ever
+    returns.
     """
 
     def __init__(self, url: str, limit: float) -> None:
@@ -127,14 +131,16 @@ class _ServerCursor:
         self._lock = Lock()
         self._is_lost = False
         self.cursor: Any = None
-        self.closing = ExitStack()  # of all that the driver has opened, the last first
+        # Closes what the driver has opened, in reverse order.
+        self.closing = ExitStack()
 
     def call_with_limit(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         if self._is_lost:
             return None
         pending: Future[Any] = Future()
         Thread(target=self._run, args=(pending, partial(call, *arguments, **options)), daemon=True).start()
-        is_late = True  # also after Ctrl-C
+        # After Ctrl-C, the call counts as late.
+        is_late = True
         try:
             is_late = bool(wait([pending], self._limit or None).not_done)
         finally:
@@ -190,10 +196,13 @@ def _open_sqlite(url: str, write: bool) -> tuple[Any, Any, Any]:
     try:
         file = f"file:{quote(str(path))}?mode={'rwc' if write else 'rw'}"
         connection = sqlite3.connect(file, uri=True, isolation_level=None, check_same_thread=False)
-        if not write:  # with mode=ro, SQLite could not undo what a killed writer has begun
+        # With mode=ro, SQLite could not undo what a killed writer has begun.
+        if not write:
             connection.execute("pragma query_only = on")
-            connection.execute("pragma schema_version")  # fails if the file is not a database
-            attach = sqlite3.SQLITE_ATTACH  # is refused: it creates files
+            # This fails if the file is not a database.
+            connection.execute("pragma schema_version")
+            # SQLITE_ATTACH creates files, so it is refused.
+            attach = sqlite3.SQLITE_ATTACH
             connection.set_authorizer(lambda action, *_: int(action == attach))
     except sqlite3.Error as error:
         raise failure(url, error) from None
@@ -224,7 +233,7 @@ def _open_postgres(url: str, autocommit: bool) -> tuple[Any, Any, Any]:
 
 
 def _limited(url: str) -> tuple[str, float]:
-    """Return a URL for libpq, completed by limits, and the seconds to wait for the database."""
+    """Return a URL for libpq with limits, and the seconds to wait for the database."""
     place, _, parameters = url.partition("?")
     options = dict(pair.split("=", 1) for pair in parameters.split("&") if pair)
     limit = options.pop("answer_timeout", str(_LIMITS["answer_timeout"]))
@@ -235,7 +244,7 @@ def _limited(url: str) -> tuple[str, float]:
 
 
 def failure(url: str, error: Exception, where: str = "") -> DataError:
-    """Return the error of a driver as a `DataError` of one line, without passwords and the query."""
+    """Return the error of a driver as a `DataError` of one line, without passwords and without the query."""
     echo = r"\n(LINE \d+:[^\n]*\n *\^+|Query was:.*)|\s*\. SQLSTATE: \w+"
     text = re.sub(echo, "", str(error), flags=re.DOTALL)
     text = re.sub(r"^.*?ERROR: ", "", " ".join(text.split()))
@@ -253,16 +262,18 @@ def _secrets(url: str) -> set[str]:
     return {form for secret in secrets for form in (secret, unquote(secret)) if form}
 
 
-Places = dict[str, int]  # of the columns of each role
+# Role → index of its column.
+ColumnIndex = dict[str, int]
 
-_SQLITE_ROWS = 50_000  # rows in a batch while they are Python objects
+# The rows of a batch are Python objects at first.
+_SQLITE_ROWS = 50_000
 _COPY = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*copy\b", re.DOTALL | re.IGNORECASE)
 
 
 def open_query(url: str, query: str, text_ids: Collection[str] = ()) -> Source:
-    """Send a query to a database; its rows arrive while they are read, which is possible once.
+    """Send a query to a database. Its rows arrive while they are read; they can be read once.
 
-    `text_ids` are roles whose ids are texts.
+    The ids of the roles `text_ids` are texts.
     """
     query = query.rstrip("; \t\r\n")
     with ExitStack() as connection:
@@ -280,7 +291,8 @@ def open_query(url: str, query: str, text_ids: Collection[str] = ()) -> Source:
             what = f"several columns {doubled!r}. Name them apart: … as name" if columns else "no table"
             raise DataError(f"{redacted(url)}: the query returns {what}.")
         kept_open = connection.pop_all()
-    weakref.finalize(rows, kept_open.close)  # closes the connection if the rows are never read
+    # Close the connection also if the rows are never read.
+    weakref.finalize(rows, kept_open.close)
 
     def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
         with kept_open:
@@ -290,17 +302,17 @@ def open_query(url: str, query: str, text_ids: Collection[str] = ()) -> Source:
 
 
 def planned(url: str, query: str) -> Source:
-    """Return the columns of a query, without rows; raise if the database refuses it, as for a missing grant.
+    """Plan a query without running it, and return a source with its columns and no rows.
 
-    The query is planned but not run.
+    Raises if the database refuses the query, for instance because a grant is missing.
     """
     return open_query(url, _without_rows(query))
 
 
 def reads_table(url: str, query: str, other: str, names: tuple[str, str]) -> bool:
-    """Return whether a query reads a table (schema and name) of a database, which may have another URL.
+    """Plan a query without running it, and return whether it reads a table (schema, name) of a database.
 
-    The query is planned but not run.
+    The URL `other` of that database may differ from the URL of the query.
     """
     tables_read = _tables_read(url, query)
     if url.startswith("postgres") and other.startswith("postgres"):
@@ -324,7 +336,7 @@ def _tables_read(url: str, query: str) -> set[tuple[str, str]]:
             cursor.execute(_without_rows(query))
             return tables_read
         cursor.execute(_without_rows(query))
-        # Planning has locked the tables that will be read.
+        # Planning has locked the tables that the query reads.
         cursor.execute("""select n.nspname::text, c.relname::text from pg_locks l
             join pg_class c on c.oid = l.relation join pg_namespace n on n.oid = c.relnamespace
             where l.pid = pg_backend_pid() and l.locktype = 'relation'""")
@@ -337,29 +349,31 @@ def _without_rows(query: str) -> str:
 
 
 def _server_of(url: str) -> object:
-    """Return values that identify a database and its server."""
+    """Return values that identify a server and its database."""
     with connect(url) as cursor:
         cursor.execute("select pg_postmaster_start_time()::text, current_database()::text")
         return cursor.fetchall()
 
 
-def _sqlite_rows(cursor: Any, url: str, text_ids: Collection[str], places: Places) -> Iterator[pl.DataFrame]:
+def _sqlite_rows(
+    cursor: Any, url: str, text_ids: Collection[str], columns: ColumnIndex
+) -> Iterator[pl.DataFrame]:
     while rows := cursor.fetchmany(_SQLITE_ROWS):
-        values = {role: _as_series([row[place] for row in rows]) for role, place in places.items()}
+        values = {role: _as_series([row[index] for row in rows]) for role, index in columns.items()}
         yield batch_of(values, [None] * len(rows), redacted(url), text_ids)
 
 
-def _arrow_rows(cursor: Any, url: str, reader: Any, places: Places) -> Iterator[pl.DataFrame]:
+def _arrow_rows(cursor: Any, url: str, reader: Any, columns: ColumnIndex) -> Iterator[pl.DataFrame]:
     from pyarrow import ArrowException
 
     done = 0
-    kinds = list(reader.schema)
-    for role, place in places.items():
-        _check_type(kinds[place], role, redacted(url))
+    fields = list(reader.schema)
+    for role, index in columns.items():
+        _check_type(fields[index], role, redacted(url))
     try:
         while (rows := call_with_limit(cursor, next, reader, None)) is not None:
             batch = pl.DataFrame(
-                {role: _series(rows.column(place), kinds[place], role) for role, place in places.items()}
+                {role: _series(rows.column(index), fields[index], role) for role, index in columns.items()}
             )
             done += len(batch)
             yield from batch.iter_slices(tables.BATCH_ROWS)
@@ -374,9 +388,11 @@ def _arrow_reader(cursor: Any, url: str, query: str) -> Iterator[Any]:
         from pyarrow import RecordBatchReader
     except ImportError:
         raise missing_extra("databases need pyarrow", "sql") from None
-    if _COPY.match(query):  # which may write files of the server
+    # A copy may write files of the server.
+    if _COPY.match(query):
         raise DataError(f"{redacted(url)}: the query must be a single select.")
-    cursor.execute(f"{query}\n")  # a line end closes a comment, before the driver adds a bracket
+    # The line end closes a comment before the driver adds a bracket.
+    cursor.execute(f"{query}\n")
     reader = call_with_limit(cursor, RecordBatchReader.from_stream, cursor.fetch_arrow())
     cursor.closing.callback(reader.close)
     try:
@@ -386,7 +402,7 @@ def _arrow_reader(cursor: Any, url: str, query: str) -> Iterator[Any]:
 
 
 def _type_name(kind: Any) -> str:
-    """Return the name of a column's type in PostgreSQL, else in Arrow."""
+    """Return the name of a column's type in PostgreSQL, or else in Arrow."""
     known = (kind.metadata or {}).get(b"POSTGRESQL:type")
     return str(kind.type) if known is None else str(known, "ascii")
 
@@ -396,7 +412,8 @@ def _check_type(kind: Any, role: str, where: str) -> None:
     name = _type_name(kind)
     is_binary = any(each in str(kind.type) for each in ("binary", "interval"))
     if (is_binary and name != "uuid") or (name == "numeric" and role in ID_ROLES) or name == "money":
-        to = "numeric)" if name == "money" else "text), or as bigint"  # money would come in cents
+        # Money would come in cents.
+        to = "numeric)" if name == "money" else "text), or as bigint"
         raise DataError(
             f"{where}: column {kind.name!r} ({role}) is {name}. Convert it in the query: cast(… as {to}."
         )
@@ -404,7 +421,8 @@ def _check_type(kind: Any, role: str, where: str) -> None:
 
 def _series(array: Any, kind: Any, role: str) -> pl.Series:
     name = _type_name(kind)
-    series = pl.Series(getattr(array, "storage", array))  # numeric and JSON are texts
+    # Columns of numeric and JSON are texts here.
+    series = pl.Series(getattr(array, "storage", array))
     if name == "uuid" and series.dtype == pl.Binary:
         digits = series.bin.encode("hex")
         return digits.str.replace("^(.{8})(.{4})(.{4})(.{4})", "${1}-${2}-${3}-${4}-")
@@ -413,7 +431,7 @@ def _series(array: Any, kind: Any, role: str) -> pl.Series:
 
 
 def _as_series(values: list[Any]) -> pl.Series | list[Any]:
-    """Convert values of one type to a series; return them as they are if types differ, as SQLite allows."""
+    """Convert values of one type to a series; SQLite allows several types, which stay as they are."""
     try:
         return pl.Series(values, strict=True)
     except (TypeError, OverflowError):

@@ -43,10 +43,13 @@ from mrfrec.io.item_table import (
 _log = logging.getLogger("mrfrec")
 
 _SECONDS_PER_YEAR = 31_556_952  # on average
-_BINS = 10  # of numbers, each with about as many items
-_FEWEST_ITEMS = 2  # that have a feature
-_MOST_ITEMS = 0.25  # that have a feature, as a share of all
-_MOST_PAIRS = 2e9  # of items with a feature in common: more would take longer than most data
+# Numbers go into ten bins with about as many items.
+_BINS = 10
+# A feature counts if at least two items, and at most a quarter of all items, have it.
+_FEWEST_ITEMS = 2
+_MOST_ITEMS = 0.25
+# More pairs of items with a common feature would take longer to fit than most data.
+_MOST_PAIRS = 2e9
 _TABLE_TYPES: dict[FeatureType, ColumnType] = {
     "category": "text", "words": "text", "list": "list", "number": "number", "flag": "flag",
 }  # fmt: skip
@@ -73,14 +76,14 @@ def read_item_features(
     item
         Column of the items, if its name does not tell.
     columns
-        The columns to use, by default all: a list of names, or a mapping from names to kinds. "category" is
+        The columns to use, by default all: a list of names, or a mapping from names to types. "category" is
         one value, "list" several ("Action|Comedy", or a list), "words" free text, "number" a number, which is
-        put into one of ten bins, and "flag" true or false. Without a kind, the values tell.
+        put into one of ten bins, and "flag" true or false. Without a type, the values decide.
     query
         SQL that reads from a database: "select sku, brand, title from products".
     """
     table = _read_table(source, item, columns, query)
-    encodings = {name: _encoding(table, name, kind) for name, kind in table.kinds.items()}
+    encodings = {name: _encoding(table, name, type_) for name, type_ in table.types.items()}
     entries = _entries(table, encodings)
     counts = entries.group_by("name").len("items").sort("items", "name")
     most = max(_MOST_ITEMS * len(table.items), _FEWEST_ITEMS)
@@ -102,11 +105,11 @@ def read_more_features(
     item: str | None = None,
     *,
     query: str | None = None,
-    kinds: Mapping[str, ColumnType] | None = None,
+    types: Mapping[str, ColumnType] | None = None,
 ) -> ItemFeatures:
-    """Read features of other items by the names and rules of the known ones; leave out unknown features.
+    """Read features of more items as the known ones were read; leave out unknown features.
 
-    `kinds` are those of the columns of the table of items, as it is known.
+    `types` has the types of the columns of the item table that the model keeps.
     """
     if isinstance(source, ItemFeatures):
         for name, value in (("item", item), ("query", query)):
@@ -114,7 +117,7 @@ def read_more_features(
                 raise ParameterError(name, "None for features that were read already", value)
         return source.named_like(known)
     try:
-        table = _read_table(source, item, list(known.columns), query, kinds)
+        table = _read_table(source, item, list(known.columns), query, types)
     except ParameterError as error:
         raise DataError(f"{error} The features of the fit have this column.") from None
     entries = _entries(table, known.columns)
@@ -133,20 +136,23 @@ class _FeatureTable(NamedTuple):
 
     name: str
     items: Ids
-    place: npt.NDArray[np.int32]  # position of the item of each row
-    columns: Mapping[str, pl.Series]  # texts, or lists of texts
-    kinds: Mapping[str, FeatureType | None]  # of each column of features; None where the values decide
+    # The index of the item of each row.
+    item_index: npt.NDArray[np.int32]
+    # Texts, or lists of texts.
+    columns: Mapping[str, pl.Series]
+    # The type of each column of features; None where the values decide.
+    types: Mapping[str, FeatureType | None]
     table: ItemTable
 
     def refuse(self, column: str, odd: pl.Series, rule: str) -> None:
         """Raise an error with the first odd cell, if there is one."""
         if odd.any():
             row = int(odd.arg_true()[0])
-            item = self.items[int(self.place[row])]
+            item = self.items[int(self.item_index[row])]
             cells = self.columns[column].slice(row, 1).to_list()
             raise DataError(
                 f"{self.name}, column {column!r} must hold {rule}; got {cells[0]!r} for item {item!r}. "
-                "Correct it, or fit with another kind for this column (columns, --feature-columns)."
+                "Correct it, or fit with another type for this column (columns, --feature-columns)."
             )
 
 
@@ -159,24 +165,24 @@ def _read_table(
 ) -> _FeatureTable:
     named = named_types(columns, FEATURE_TYPES)
     rows = read_item_rows(source, item, query=query, needed=list(named or ()))
-    kinds: dict[str, FeatureType | None] = named or dict.fromkeys(rows.cells)
-    cells = {name: joined_texts(rows.cells[name], f"{rows.name}, column {name!r}") for name in kinds}
+    types: dict[str, FeatureType | None] = named or dict.fromkeys(rows.cells)
+    cells = {name: joined_texts(rows.cells[name], f"{rows.name}, column {name!r}") for name in types}
     advice = 'Put several values into one cell, such as "Action|Comedy", or keep'
     for name, texts in cells.items():
         joined = texts.list.join("|", ignore_nulls=True) if texts.dtype == pl.List else texts
         check_that_rows_agree(f"{rows.name}, column {name!r}", rows, joined.replace("", None), advice)
-    of_columns = known or {name: _TABLE_TYPES[kind] for name, kind in kinds.items() if kind}
+    of_columns = known or {name: _TABLE_TYPES[type_] for name, type_ in types.items() if type_}
     table = table_beside(rows, of_columns)
-    return _FeatureTable(rows.name, rows.items, rows.place, cells, kinds, table)
+    return _FeatureTable(rows.name, rows.items, rows.item_index, cells, types, table)
 
 
 def _entries(table: _FeatureTable, encodings: Mapping[str, Encoding]) -> pl.DataFrame:
-    """Return a table of the position of an item and the name of a feature, each pair once."""
+    """Return a frame with the index of an item and the name of a feature, without duplicates."""
     parts = []
     for name, encoding in encodings.items():
         with reading(f"{table.name}, column {name!r}"):
             cells = pl.Series(_names_of_features(table, name, encoding), dtype=pl.List(pl.String))
-        part = pl.DataFrame({"place": table.place, "name": cells}).explode("name").drop_nulls()
+        part = pl.DataFrame({"item": table.item_index, "name": cells}).explode("name").drop_nulls()
         parts.append(part.with_columns(name=pl.lit(f"{name}: ") + pl.col("name")))
     return pl.concat(parts).unique(maintain_order=True)
 
@@ -192,25 +198,25 @@ def _features(
     known = entries.join(number, on="name", how="inner", maintain_order="left")
     row = known["number"].to_numpy()
     matrix = sp.csr_array(
-        (values[row], (row, known["place"].to_numpy())), shape=(len(names), len(table.items))
+        (values[row], (row, known["item"].to_numpy())), shape=(len(names), len(table.items))
     )
     return ItemFeatures(
         table.items, matrix, names, values, dict(encodings), table.table.titles, table=table.table
     )
 
 
-def _encoding(table: _FeatureTable, name: str, kind: FeatureType | None) -> Encoding:
-    """Return how to read a column; without a kind, its values decide."""
+def _encoding(table: _FeatureTable, name: str, type_: FeatureType | None) -> Encoding:
+    """Return how to read a column; without a type, its values decide."""
     column = table.columns[name].drop_nulls()
     is_text = column.dtype == pl.String
-    kind = kind or _type_of(column, f"{table.name}, column {name!r}")
-    if kind == "list":
+    type_ = type_ or _type_of(column, f"{table.name}, column {name!r}")
+    if type_ == "list":
         return Encoding("list", separator=separator_of(column, SEPARATORS) or "," if is_text else None)
     if not is_text:
         rule = f"list for {table.name}, column {name!r}, whose cells are lists"
-        raise ParameterError("columns", rule, kind)
-    if kind != "number":
-        return Encoding(kind)
+        raise ParameterError("columns", rule, type_)
+    if type_ != "number":
+        return Encoding(type_)
     numbers = _numbers_of(table, name).drop_nulls().to_numpy()
     distinct = np.unique(numbers)
     if len(distinct) <= _BINS:
@@ -234,7 +240,7 @@ def _type_of(column: pl.Series, where: str) -> FeatureType:
 
 
 def _parsed(text: pl.Series) -> pl.Series:
-    """Return texts as numbers, dates as years, and others as null."""
+    """Return numbers, years of dates, and null for other texts."""
     days = text.str.slice(0, 10).str.to_date("%Y-%m-%d", strict=False)
     return text.cast(pl.Float64, strict=False).fill_null(
         1970 + days.dt.epoch("s").cast(pl.Float64) / _SECONDS_PER_YEAR
@@ -242,7 +248,7 @@ def _parsed(text: pl.Series) -> pl.Series:
 
 
 def _numbers_of(table: _FeatureTable, name: str) -> pl.Series:
-    """Return the numbers of a column, null where cells are empty."""
+    """Return the numbers of a column, null for empty cells."""
     column = table.columns[name]
     numbers = _parsed(column)
     table.refuse(name, column.is_not_null() & ~numbers.is_finite().fill_null(False), "numbers")
@@ -250,23 +256,23 @@ def _numbers_of(table: _FeatureTable, name: str) -> pl.Series:
 
 
 def _names_of_features(table: _FeatureTable, name: str, encoding: Encoding) -> list[list[str]]:
-    """Return the names of the features of each cell."""
+    """Return the names of the features in each cell."""
     column = table.columns[name]
-    kind = encoding.type
+    type_ = encoding.type
     if column.dtype == pl.List:
-        table.refuse(name, column.is_not_null() & (kind != "list"), f"cells of the kind {kind}")
+        table.refuse(name, column.is_not_null() & (type_ != "list"), f"cells of the type {type_}")
         return [_folded(cell or ()) for cell in column.to_list()]
-    if kind == "number":
+    if type_ == "number":
         numbers = _numbers_of(table, name)
         names = [encoding.bin_name(number) for number in range(len(encoding.edges) + 1)]
         return [[] if x is None else [names[bisect_right(encoding.edges, x)]] for x in numbers]
-    if kind == "flag":
+    if type_ == "flag":
         flags = column.str.to_lowercase()
         table.refuse(name, ~flags.is_in([*TRUE, *FALSE]).fill_null(True), "true or false")
         return [["yes"] if flag else [] for flag in flags.is_in(TRUE)]
-    if kind == "words":
+    if type_ == "words":
         return [_words_and_pairs(words_of(text or "").split()) for text in column]
-    if kind == "category":
+    if type_ == "category":
         return [_folded([text or ""]) for text in column]
     return [_folded(parts_of_list(text or "", encoding.separator or ",")) for text in column]
 
@@ -276,5 +282,5 @@ def _folded(parts: Iterable[str]) -> list[str]:
 
 
 def _words_and_pairs(words: list[str]) -> list[str]:
-    """Return the words of a text, and each pair of successive words: names often have several words."""
+    """Return the words of a text and its pairs of successive words, since names often have two words."""
     return [*words, *(f"{first} {second}" for first, second in pairwise(words))]

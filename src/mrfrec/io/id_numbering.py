@@ -1,4 +1,4 @@
-"""Number the ids of users and items while tables are read."""
+"""Number the ids of users and items while tables are read, and decide on their types."""
 
 import logging
 from typing import Any, NamedTuple
@@ -15,10 +15,11 @@ from mrfrec.io.batches import DOUBTFUL, EXACT, Source, not_an_integer
 
 _log = logging.getLogger("mrfrec")
 
-_SLICE = 1 << 18  # rows that are numbered at one time
-_SHOWN = 5  # ids in an error
+# Rows that are numbered at one time, and ids that an error shows.
+_SLICE = 1 << 18
+_SHOWN = 5
 TEXT_IDS = 'If ids are texts: ids="text" (--ids text); "users" or "items" for these alone.'
-"""What to do about integers among texts."""
+"""Advice about integers among texts."""
 
 
 def note_on_floats(role: str, where: str, count: int) -> DataNote:
@@ -28,7 +29,7 @@ def note_on_floats(role: str, where: str, count: int) -> DataNote:
 
 
 def without_fractions(ids: pl.Series, role: str) -> tuple[pl.Series, DataNote | None]:
-    """Return ids of a text file with 1 in place of 1.0, and a note if there are any such."""
+    """Return ids of a text file with 1 in place of 1.0, and a note if that changed any id."""
     whole = ids.str.strip_suffix(".0")
     floats = whole != ids
     if not floats.any():
@@ -41,7 +42,7 @@ def without_fractions(ids: pl.Series, role: str) -> tuple[pl.Series, DataNote | 
 
 
 def _are_integers(ids: pl.Series) -> pl.Series:
-    """Return which texts are integers of 64 bits; 1.0 is one, 007 is none."""
+    """Return a mask of the texts that are integers of 64 bits; 1.0 is one, 007 is not."""
     whole = ids.str.strip_suffix(".0")
     return pl.select(
         pl.any_horizontal(
@@ -52,7 +53,7 @@ def _are_integers(ids: pl.Series) -> pl.Series:
 
 
 class _OddId(NamedTuple):
-    """An id that is no integer, and where it was first."""
+    """An id that is no integer, and the row in which it came first."""
 
     code: int
     text: str
@@ -62,27 +63,27 @@ class _OddId(NamedTuple):
 class IdNumbering:
     """Numbers ids in the order in which they come, and in ascending order once all are known.
 
-    With `is_text`, ids are texts also where they look like integers.
+    With `is_text`, ids are texts even if they look like integers. `note` tells of ids that are floats.
     """
 
     def __init__(self, role: str, *, is_text: bool = False) -> None:
         self.role = role
-        self.note: DataNote | None = None  # on floats
+        self.note: DataNote | None = None
         self.ids: Ids
         self.rank: npt.NDArray[np.int32]
         self._is_text = is_text
-        self._types: dict[str, str] = (
-            {"strings": f'ids="{role}s"'} if is_text else {}
-        )  # type → its first column
-        # polars itself numbers strings; it forgets the numbers when no column has the type any more.
+        # Type → the first column that had it.
+        self._types: dict[str, str] = {"strings": f'ids="{role}s"'} if is_text else {}
+        # polars numbers the strings. It forgets the numbers when no column has the type any more.
         self.texts = pl.Series(dtype=pl.Categorical(pl.Categories.random()))
-        self._seen = np.zeros(0, np.bool_)  # numbers that were looked at
-        self._odd: list[_OddId] = []  # the first ids that are no integers
+        # Whether a number was looked at, and the first ids that are no integers.
+        self._seen = np.zeros(0, np.bool_)
+        self._odd: list[_OddId] = []
 
     def encode(
         self, ids: pl.Series, table: Source, name: str, rows: pl.Series | None = None
     ) -> npt.NDArray[np.int32]:
-        """Return the number of each id, given the table, the name of its column, and the numbers of rows."""
+        """Return the number of each id in the column `name` of a table; `rows` has the row numbers."""
         is_integer = ids.dtype.is_integer()
         if not (table.is_text or self._is_text):
             where = f"column {name!r} of {table.name}"
@@ -96,7 +97,7 @@ class IdNumbering:
         return codes
 
     def _look_for_odd(self, codes: npt.NDArray[np.int32], rows: npt.NDArray[Any], table: Source) -> None:
-        """Keep the first ids that are no integers, in case that nearly all others are."""
+        """Keep the first ids that are no integers, for an error in case that nearly all ids are integers."""
         there = np.zeros(max(int(codes.max()) + 1, len(self._seen)), np.bool_)
         there[codes] = True
         there[: len(self._seen)] &= ~self._seen
@@ -104,18 +105,18 @@ class IdNumbering:
         self._seen = np.append(self._seen, np.zeros(len(there) - len(self._seen), np.bool_))
         self._seen[new] = True
         there[new] = ~_are_integers(self.texts_of(new)).to_numpy()
-        for place in np.flatnonzero(there[codes])[:_SHOWN].tolist():
-            code = int(codes[place])
+        for i in np.flatnonzero(there[codes])[:_SHOWN].tolist():
+            code = int(codes[i])
             text = str(self.texts_of(np.array([code]))[0])
-            self._odd.append(_OddId(code, text, f"{table.name}, row {int(rows[place]):,}"))
+            self._odd.append(_OddId(code, text, f"{table.name}, row {int(rows[i]):,}"))
 
     def texts_of(self, codes: npt.NDArray[Any]) -> pl.Series:
-        """Return the ids of some numbers, as texts."""
+        """Return the ids of some numbers as texts."""
         texts = pl.Series(codes, dtype=pl.UInt32).cat.to(self.texts.dtype).cast(pl.String)
         return cleaned_ids(texts)
 
     def doubtful(self, column: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_] | None:
-        """Return which rows are doubtful: the few whose ids are no integers, where all others are."""
+        """Return a mask of the few rows whose ids are no integers while nearly all ids are; None without."""
         if not self._odd:
             return None
         counts = np.bincount(column)
@@ -128,7 +129,7 @@ class IdNumbering:
         return is_odd[column]
 
     def refusal(self, doubtful: npt.NDArray[np.bool_], column: npt.NDArray[np.int32]) -> DataError:
-        """Return the error that names the rows of ids that are no integers."""
+        """Return the error that names the rows whose ids are no integers."""
         left = set(column[doubtful].tolist())
         kept = [odd for odd in self._odd if odd.code in left] or self._odd
         first, *others = kept[:_SHOWN]
@@ -140,26 +141,28 @@ class IdNumbering:
         )
 
     def finish(self, column: npt.NDArray[np.int32]) -> None:
-        """Number the ids 0, 1, 2, … in ascending order, and replace the numbers in the column by these."""
+        """Number the ids 0, 1, 2, … in ascending order, and put the new numbers into the column."""
         used = np.zeros(int(column.max()) + 1, np.bool_)
         used[column] = True
-        codes = np.flatnonzero(used)  # without ids that occur in no row that was kept
+        # Ids of rows that were all left out get no number.
+        codes = np.flatnonzero(used)
         ids = self.texts_of(codes)
         if "strings" not in self._types:
             ids = self._as_integers(ids)
         order = ids.arg_sort()
         ids = ids.gather(order)
         self.rank = np.full(len(used), -1, np.int32)
-        places = ids.rle_id().to_numpy()  # 1 and 1.0 are one id
-        self.rank[codes[order.to_numpy()]] = places
+        # 1 and 1.0 are the same id.
+        ranks = ids.rle_id().to_numpy()
+        self.rank[codes[order.to_numpy()]] = ranks
         for start in range(0, len(column), _SLICE):
             column[start : start + _SLICE] = self.rank[column[start : start + _SLICE]]
-        ids = ids if places[-1] == len(ids) - 1 else ids.unique(maintain_order=True)
+        ids = ids if ranks[-1] == len(ids) - 1 else ids.unique(maintain_order=True)
         self.ids = Ids(Texts.of(ids) if ids.dtype == pl.String else ids.to_numpy())
         del self.texts
 
     def _as_integers(self, ids: pl.Series) -> pl.Series:
-        """Return integers if all texts are integers; else the texts, provided that no column had integers."""
+        """Return integers if all texts are integers; otherwise texts, unless a column had integers."""
         odd = pl.repeat(True, len(ids), eager=True)
         whole = ids.str.strip_suffix(".0")
         for kind in (pl.Int64, pl.UInt64):
@@ -168,7 +171,8 @@ class IdNumbering:
             if fits.all():
                 if (whole != ids).any():
                     _, self.note = without_fractions(ids, self.role)
-                    self._types.setdefault("integers", "a text file")  # 1.0 is no string id
+                    # 1.0 is no string id.
+                    self._types.setdefault("integers", "a text file")
                 return numbers
             odd &= ~fits
         others = ids.filter(odd)

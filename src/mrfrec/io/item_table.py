@@ -1,4 +1,4 @@
-"""Read the table of items: for each column its type, and for each item one value."""
+"""Read item tables: find the type of every column, and one value for every item."""
 
 import json
 import logging
@@ -27,8 +27,9 @@ _log = logging.getLogger("mrfrec")
 SEPARATORS = ("|", ";", ",")
 TRUE = ["true", "yes", "y", "t", "1", "1.0"]
 FALSE = ["false", "no", "n", "f", "0", "0.0"]
-_NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"  # 007 is a code
-_CODE = r"^-?[0-9]{20,}$"  # rounded to a number, two of them would be one
+# 007 is a code and no number. So is a whole number of 20 digits, since rounding could make two codes equal.
+_NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
+_CODE = r"^-?[0-9]{20,}$"
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ].*)?$"
 
 TableColumns = Mapping[str, ColumnType] | Sequence[str]
@@ -52,35 +53,38 @@ def read_item_table(
     item
         Column of the items, if its name does not tell.
     columns
-        The columns to keep, by default all: a list of names, or a mapping from names to kinds. "text" is one
+        The columns to keep, by default all: a list of names, or a mapping from names to types. "text" is one
         value, "list" several ("red|blue", or a list), "number" a number, "flag" true or false, and "time" a
-        date or a time, UTC if it names no zone. Without a kind, the type of a column tells; in a text file,
-        the values do.
+        date or a time, UTC if it names no zone. Without a type, a column keeps its own; in a text file, the
+        values decide.
     query
         SQL that reads from a database: "select sku, brand, price, stock > 0 as in_stock from products".
     """
-    kinds = named_types(columns, COLUMN_TYPES)
-    rows = read_item_rows(source, item, query=query, needed=list(kinds or ()))
-    wanted = kinds or dict.fromkeys(rows.cells)
-    made = {name: _column(rows, name, kind) for name, kind in wanted.items()}
+    types = named_types(columns, COLUMN_TYPES)
+    rows = read_item_rows(source, item, query=query, needed=list(types or ()))
+    wanted = types or dict.fromkeys(rows.cells)
+    made = {name: _column(rows, name, type_) for name, type_ in wanted.items()}
     table = ItemTable(rows.items, pl.DataFrame(made), rows.titles)
     _log.info("%s: %s", rows.name, table)
     return table
 
 
 def as_item_table(items: object) -> ItemTable:
-    """Return a table of items that was read, or read it."""
+    """Return an item table as it is, or read it."""
     return items if isinstance(items, ItemTable) else read_item_table(items)
 
 
 class ItemRows(NamedTuple):
-    """Rows of a table of items as they were read."""
+    """Rows of an item table as they were read."""
 
     name: str
     items: Ids
-    place: npt.NDArray[np.int32]  # position of the item of each row
-    cells: Mapping[str, list[pl.Series]]  # the batches of each column
-    is_text: bool  # whether cells are text because a text file has no types
+    # The index of the item of each row.
+    item_index: npt.NDArray[np.int32]
+    # Column → its batches.
+    cells: Mapping[str, list[pl.Series]]
+    # Whether all cells are text because a text file has no types.
+    is_text: bool
     titles: Texts | None
 
 
@@ -124,68 +128,69 @@ def read_item_rows(
             codes.append(numbering.encode(batch["item"], each, of_ids))
             for column, batches in cells.items():
                 batches.append(batch[FEATURE + column])
-    place = np.concatenate([np.empty(0, np.int32), *codes])
-    if not len(place):
+    index = np.concatenate([np.empty(0, np.int32), *codes])
+    if not len(index):
         raise DataError(f"{first.name} has no items.")
-    rows.number(numbering, place)
+    rows.number(numbering, index)
     titles = None
     if title is not None:
         texts = joined_texts(cells[title], f"{first.name}, column {title!r}")
         if texts.dtype != pl.List:
-            titles = first_titles(len(numbering.ids), zip(place.tolist(), texts, strict=True))
-    return ItemRows(first.name, numbering.ids, place, cells, first.is_text, titles)
+            titles = first_titles(len(numbering.ids), zip(index.tolist(), texts, strict=True))
+    return ItemRows(first.name, numbering.ids, index, cells, first.is_text, titles)
 
 
-def table_beside(rows: ItemRows, kinds: Mapping[str, ColumnType | None]) -> ItemTable:
-    """Return the table of rows that were read for features or titles.
+def table_beside(rows: ItemRows, types: Mapping[str, ColumnType | None]) -> ItemTable:
+    """Return the item table of rows that were read for features or titles.
 
-    Columns that cannot be kept, such as those in which rows of one item differ, are left out; the log says
+    A column that cannot be kept, for instance because the rows of an item differ, is left out; the log says
     why.
     """
     made = {}
     for name in rows.cells:
         try:
-            made[name] = _column(rows, name, kinds.get(name))
+            made[name] = _column(rows, name, types.get(name))
         except DataError as error:
             _log.info("a column is not kept for filters: %s", error)
     return ItemTable(rows.items, pl.DataFrame(made), rows.titles)
 
 
-def named_types(columns: Any, kinds: Sequence[str]) -> dict[str, Any] | None:
-    """Return the kind of each column that was named, or None; None without names."""
+def named_types(columns: Any, types: Sequence[str]) -> dict[str, Any] | None:
+    """Return the named columns with their types, which may be None; return None if no column is named."""
     if columns is None:
         return None
     are_names = isinstance(columns, Iterable) and not isinstance(columns, str)
     if not are_names or not len(columns) or not all(isinstance(column, str) for column in columns):
-        rule = "a list of columns, or a mapping from columns to kinds"
+        rule = "a list of columns, or a mapping from columns to types"
         raise ParameterError("columns", rule, columns)
     named: dict[str, Any] = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(columns)
-    for column, kind in named.items():
-        if kind is not None and kind not in kinds:
-            raise ParameterError("columns", f"of the kinds {', '.join(kinds)}", f"{column}={kind}")
+    for column, type_ in named.items():
+        if type_ is not None and type_ not in types:
+            raise ParameterError("columns", f"of the types {', '.join(types)}", f"{column}={type_}")
     return named
 
 
 # ── typed columns ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _column(rows: ItemRows, name: str, kind: ColumnType | None) -> pl.Series:
+def _column(rows: ItemRows, name: str, type_: ColumnType | None) -> pl.Series:
     """Return the value of each item; refuse rows of one item that differ."""
     where = f"{rows.name}, column {name!r}"
     with reading(where):
-        cells = _typed(_joined(rows.cells[name], where).alias(""), kind, rows.is_text, where)
+        cells = _typed(_joined(rows.cells[name], where).alias(""), type_, rows.is_text, where)
     check_that_rows_agree(where, rows, cells, "Keep")
     known = np.flatnonzero(cells.is_not_null().to_numpy())[::-1]
     first = np.full(len(rows.items), -1)
-    first[rows.place[known]] = known  # of several rows, the first that has a value
+    # The first row with a value decides.
+    first[rows.item_index[known]] = known
     return rows_at(cells.to_frame(), first).to_series()
 
 
 def check_that_rows_agree(where: str, rows: ItemRows, cells: pl.Series, advice: str) -> None:
-    """Refuse an item whose rows differ: it is not clear which of them count."""
-    if len(rows.place) == len(rows.items):
+    """Refuse an item whose rows differ, since no row is better than another."""
+    if len(rows.item_index) == len(rows.items):
         return
-    different = pl.DataFrame({"item": rows.place, "cell": cells}).drop_nulls("cell").unique()["item"]
+    different = pl.DataFrame({"item": rows.item_index, "cell": cells}).drop_nulls("cell").unique()["item"]
     if (repeated := different.filter(different.is_duplicated())).len():
         item = rows.items[int(repeated.min())]  # type: ignore[arg-type]
         raise DataError(
@@ -195,40 +200,42 @@ def check_that_rows_agree(where: str, rows: ItemRows, cells: pl.Series, advice: 
 
 
 def _joined(batches: list[pl.Series], where: str) -> pl.Series:
-    """Join the batches of a column: as they are if they have one type, else as numbers or texts."""
+    """Join the batches of a column, as numbers or texts if their types differ."""
     parts = [part for part in batches if part.dtype != pl.Null] or [part.cast(pl.String) for part in batches]
     types = {part.dtype for part in parts}
-    if len(types) > 1 and all(kind.is_numeric() for kind in types):
+    if len(types) > 1 and all(type_.is_numeric() for type_ in types):
         parts = [part.cast(pl.Float64) for part in parts]
     elif len(types) > 1:
         return joined_texts(batches, where)
     return pl.concat([part if part.dtype != pl.Null else part.cast(parts[0].dtype) for part in batches])
 
 
-def _typed(cells: pl.Series, kind: ColumnType | None, is_text: bool, where: str) -> pl.Series:
+def _typed(cells: pl.Series, type_: ColumnType | None, is_text: bool, where: str) -> pl.Series:
     if cells.dtype == pl.String:
         cells = pl.select(pl.when(cells.str.strip_chars() != "").then(cells)).to_series()
-    kind = kind or type_of_cells(cells, is_text, where)
-    if kind in ("text", "list"):
+    type_ = type_ or type_of_cells(cells, is_text, where)
+    if type_ in ("text", "list"):
         cells = as_texts(cells, where)
-        if kind == "text" and cells.dtype == pl.List:
+        if type_ == "text" and cells.dtype == pl.List:
             raise DataError(f"{where} must hold a text in each cell; it holds lists.")
-        cells = _lists(cells) if kind == "list" else cells
-        parts = cells.explode(empty_as_null=False, keep_nulls=False) if kind == "list" else cells.drop_nulls()
+        cells = _lists(cells) if type_ == "list" else cells
+        parts = (
+            cells.explode(empty_as_null=False, keep_nulls=False) if type_ == "list" else cells.drop_nulls()
+        )
         if (odd := parts.filter(parts.str.contains("\0", literal=True))).len():
             raise DataError(f"{where} must hold texts without NUL characters; got {odd[0]!r}.")
         return cells
     odd = cells
-    if kind == "number":
+    if type_ == "number":
         cells = _numbers(cells)
-    elif kind == "flag":
+    elif type_ == "flag":
         cells = _flags(cells, where)
     elif cells.dtype == pl.String:
         cells = parsed_dates(cells.str.strip_chars())[0]
     if (wrong := cells.is_null() & odd.is_not_null()).any():
         got = odd.filter(wrong)[0]
-        raise DataError(f"{where} must hold a {kind} in each cell; got {got!r}.")
-    if kind == "time":
+        raise DataError(f"{where} must hold a {type_} in each cell; got {got!r}.")
+    if type_ == "time":
         if not cells.dtype.is_temporal():
             raise DataError(f"{where} must hold dates or times, such as 2026-11-16.")
         if not cells.drop_nulls().dt.year().is_between(1, 9999).all():
@@ -238,7 +245,7 @@ def _typed(cells: pl.Series, kind: ColumnType | None, is_text: bool, where: str)
 
 
 def _numbers(cells: pl.Series) -> pl.Series:
-    """Return numbers: as int64 if all are whole and fit; null where they are none."""
+    """Return numbers, as int64 if all are whole and fit; null for other cells."""
     if cells.dtype == pl.String:
         cells = cells.str.strip_chars()
         whole = cells.cast(pl.Int64, strict=False)
@@ -269,17 +276,17 @@ def type_of_cells(cells: pl.Series, is_text: bool, where: str) -> ColumnType:
 
     Texts of a file without types (`is_text`) may be flags and numbers; any texts may be times or lists.
     """
-    kind = cells.dtype
-    if kind == pl.Boolean:
+    type_ = cells.dtype
+    if type_ == pl.Boolean:
         return "flag"
-    if kind.is_numeric():
+    if type_.is_numeric():
         return "number"
-    if kind in (pl.Date, pl.Datetime):
+    if type_ in (pl.Date, pl.Datetime):
         return "time"
-    if kind in (pl.List, pl.Array):
+    if type_ in (pl.List, pl.Array):
         return "list"
-    if kind != pl.String:
-        raise DataError(f"{where} must hold texts, numbers, flags, times or lists; it is {kind}.")
+    if type_ != pl.String:
+        raise DataError(f"{where} must hold texts, numbers, flags, times or lists; it is {type_}.")
     texts = cells.drop_nulls().str.strip_chars()
     if not len(texts):
         return "text"
@@ -294,13 +301,14 @@ def type_of_cells(cells: pl.Series, is_text: bool, where: str) -> ColumnType:
 
 
 def _lists(cells: pl.Series) -> pl.Series:
-    """Return lists of texts, whose parts ascend and are distinct."""
+    """Return lists of distinct texts in ascending order."""
     if cells.dtype != pl.List:
         mark = separator_of(cells.drop_nulls(), SEPARATORS) or "|"
         parts = [None if text is None else parts_of_list(text, mark) for text in cells]
         lists = [None if each is None else [part.strip() for part in each] for each in parts]
         cells = pl.Series(lists, dtype=pl.List(pl.String))
-    filled = pl.element().filter(pl.element().str.strip_chars() != "")  # as in texts
+    # Empty parts count for nothing, as in texts.
+    filled = pl.element().filter(pl.element().str.strip_chars() != "")
     return cells.list.eval(filled).list.unique().list.sort()
 
 
@@ -308,7 +316,7 @@ def _lists(cells: pl.Series) -> pl.Series:
 
 
 def joined_texts(batches: list[pl.Series], where: str) -> pl.Series:
-    """Join the batches of a column as texts, or as lists of texts if some cells are lists."""
+    """Join the batches of a column as texts, or as lists of texts if any cell is a list."""
     with reading(where):
         parts = [as_texts(batch, where) for batch in batches]
         if any(part.dtype == pl.List for part in parts):
@@ -320,7 +328,7 @@ def joined_texts(batches: list[pl.Series], where: str) -> pl.Series:
 
 
 def as_texts(cells: pl.Series, where: str) -> pl.Series:
-    """Return cells as texts or lists of texts; 5.0 becomes 5: missing cells turn integers into floats."""
+    """Return cells as texts or lists of texts; 5.0 becomes 5, since missing cells make integers floats."""
     if cells.dtype in (pl.List, pl.Array):
         return cells.cast(pl.List(pl.String))
     if cells.dtype.is_nested():
@@ -338,7 +346,7 @@ def share_of_true(flags: pl.Series) -> float:
 
 
 def separator_of(text: pl.Series, marks: Sequence[str]) -> str | None:
-    """Return the separator of lists: many cells have it, and the parts repeat, unlike those of sentences."""
+    """Return the separator of lists: many cells have it, and parts repeat, unlike parts of sentences."""
     for mark in marks:
         if share_of_true(text.str.contains(mark, literal=True)) >= 0.1:
             parts = text.str.split(mark).explode().str.strip_chars()
@@ -348,7 +356,7 @@ def separator_of(text: pl.Series, marks: Sequence[str]) -> str | None:
 
 
 def parts_of_list(text: str, mark: str) -> list[str]:
-    """Return the parts of a list that is text: a|b, or in brackets, as JSON or not."""
+    """Return the parts of a list in a text: a|b, or in brackets, as JSON or not."""
     if not re.fullmatch(r"\[.*\]", text, re.DOTALL):
         return text.split(mark)
     with suppress(ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Read tables of recommendations that another library or a logged system has made."""
+"""Read tables of recommendations that another library or a system in use has made."""
 
 import logging
 from collections.abc import Sequence
@@ -29,11 +29,11 @@ class RecommendedLists:
     name
         Of the table.
     order
-        What orders each list, in words: a column of ranks, a column of scores, or the rows.
+        What orders the lists, in words: a column of ranks, a column of scores, or the rows.
     users, items
         The ids that occur in the table.
     user, item
-        For each row, the position of its user and its item: users ascending, each with the best item first.
+        The indices of the user and of the item of each row: users ascend, and the best item comes first.
     """
 
     name: str
@@ -111,20 +111,20 @@ def read_lists(
     if by == "rank":
         _refuse_repeated(first.name, "rank", of_user, order[0], users)
     text = "the rows" if by is None else f"column {roles[by]!r}, {'low' if by == 'rank' else 'high'}est first"
-    found = RecommendedLists(first.name, text, users, items, of_user[best_first], of_item[best_first])
-    _log.info("%s: %s", first.name, found)
-    return found
+    lists = RecommendedLists(first.name, text, users, items, of_user[best_first], of_item[best_first])
+    _log.info("%s: %s", first.name, lists)
+    return lists
 
 
 def _refuse_repeated(
     table: str, what: str, user: Column, value: Column, users: Ids, names: Ids | None = None
 ) -> None:
-    """Refuse a user with one value in two rows."""
+    """Refuse a user who has a value in two rows."""
     order = np.lexsort((np.arange(len(user)), value, user))
     same = (user[order[1:]] == user[order[:-1]]) & (value[order[1:]] == value[order[:-1]])
     if same.any():
-        place = int(np.argmin(np.where(same, order[1:], len(user))))
-        before, row = int(order[place]), int(order[place + 1])
+        i = int(np.argmin(np.where(same, order[1:], len(user))))
+        before, row = int(order[i]), int(order[i + 1])
         got = value[row].item() if names is None else names[int(value[row])]
         raise DataError(
             f"{table}, row {row + 1:,}: user {users[int(user[row])]!r} has the {what} {got!r} already, in "

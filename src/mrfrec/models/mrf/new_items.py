@@ -97,7 +97,7 @@ def with_more_items(
         raise DataError("add_items needs a model that was fitted with item_features (--item-features).")
     data = fitted.data_for("add_items")
     kept = fitted.catalogue.table
-    more = read_more_features(table, known, item, query=query, kinds=None if kept is None else kept.types)
+    more = read_more_features(table, known, item, query=query, types=None if kept is None else kept.types)
     wide = data.with_features(known.joined(more))
     if kept is not None and more.table is not None:
         wide = wide.replace(table=kept.joined(more.table))
