@@ -54,10 +54,13 @@ def _at_most(setting: str, what: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
+
+
 class _Strict(BaseModel):
     """A part of a request. Values are not converted, but an integer may stand for a float."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
+    model_config = _STRICT
 
 
 class Used(_Strict):
@@ -183,8 +186,10 @@ def _example(*bodies: Any) -> ConfigDict:
     return ConfigDict(json_schema_extra={"examples": list(bodies)})
 
 
-class _Request(_Strict):
+class _Request(BaseModel):
     """A request. Only the first names of its objects are read: to report many unknown names takes long."""
+
+    model_config = _STRICT
 
     model: str | None = Field(
         None, description="Name of the model; by default that of the split, or the default one."
@@ -214,8 +219,8 @@ class _Request(_Strict):
 _Boost = Annotated[Boosting | None, AfterValidator(_boost_of)]
 
 
-class _Asked(_Request, Question):
-    """A question whose items and conditions are written in JSON."""
+class _InJson(BaseModel):
+    """The fields of a question that JSON writes differently, or that the settings limit."""
 
     k: Annotated[int, _at_most("max_k", "k")] = same_field(Question, "k")
     allow: Annotated[Items | None, _at_most("max_history", "the number of items of allow")] = same_field(
@@ -226,7 +231,7 @@ class _Asked(_Request, Question):
     )
     explain: int = same_field(Question, "explain", alias="reasons", le=_MOST_REASONS)
     where: Annotated[Conditions | None, AfterValidator(_checked_where)] = same_field(Question, "where")
-    boost: _Boost = same_field(Question, "boost")  # type: ignore[assignment]
+    boost: _Boost = same_field(Question, "boost")
 
 
 class _ForSomebody(_Request):
@@ -242,13 +247,13 @@ class _ForSomebody(_Request):
         return self
 
 
-class RecommendRequest(_Asked, _ForSomebody):
+class RecommendRequest(_ForSomebody, _InJson, Question):  # type: ignore[misc]
     """For whom to recommend: a history, or a user whose history the model keeps."""
 
     model_config = _example({"history": ["milk"], "k": 10, "reasons": 3}, {"user": "u17"})
 
 
-class BatchRequest(_Asked):
+class BatchRequest(_Request, _InJson, Question):  # type: ignore[misc]
     """Several histories, with the same options for all."""
 
     histories: Annotated[
