@@ -43,7 +43,8 @@ from mrfrec.nightly.reading import read_data
 from mrfrec.nightly.record import Night
 
 _log = logging.getLogger("mrfrec.nightly")
-_RESULTS = ("metric", "value", "error", "asked")  # of an evaluation, in a record and in the notes of a model
+# Names of the results of an evaluation, in the record of a run and in the notes of a model.
+_RESULTS = ("metric", "value", "error", "asked")
 
 
 def run(
@@ -137,8 +138,8 @@ class _Published(NamedTuple):
     """What an earlier run has published."""
 
     model: Recommender | None
-    file_hash: str  # of the file of the model
-    erased: Erasures  # users who were forgotten since
+    file_hash: str
+    erased: Erasures  # users who were forgotten
 
 
 def _read_published(night: Night) -> _Published:

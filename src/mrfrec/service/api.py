@@ -28,7 +28,8 @@ from mrfrec.service.settings import ServiceSettings
 
 # A cost of an answer, items of the history included, above which it takes more than some milliseconds.
 _LARGE = 1000
-_BRIEF: Any = {"include_url": False, "include_context": False}  # what errors of pydantic leave out
+# What the errors of pydantic do not include.
+_BRIEF: Any = {"include_url": False, "include_context": False}
 _UNKNOWN_ITEM = "the model does not know this item."
 _JSON = re.compile(rb"application/(.*\+)?json")  # media types
 _MOST_BATCHES = 4  # batches that wait or are answered

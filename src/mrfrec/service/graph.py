@@ -17,9 +17,9 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 EDGES_PER_ITEM = 1  # lines from a neighbor to other neighbors; more of them hide each other
-_THIN, _THICK = 0.8, 7.0  # edges, in pixels
-_HEIGHT = 27.0  # of a box
-_GAP = 12  # between boxes
+_THIN, _THICK = 0.8, 7.0  # widths of edges in pixels
+_HEIGHT = 27.0  # height of a box
+_GAP = 12  # space between boxes
 _FONT = 13
 _NARROW_LETTERS = frozenset(" !'()*,-./:;I[]`fijlrt{|}")
 _BROAD_LETTERS = frozenset("%@MWmw—")
@@ -30,8 +30,8 @@ class Canvas(NamedTuple):
 
     width: int
     height: int
-    label: int  # the widest
-    positive: int  # neighbors
+    label: int  # width of the widest label
+    positive: int  # number of neighbors with positive weights
     negative: int
 
 
@@ -47,7 +47,7 @@ class Node(NamedTuple):
     y: float
     width: float
     label: str
-    sign: str  # of its edge to the item in the middle: "positive", "negative", or "middle"
+    sign: str  # "positive" or "negative", as the edge to the item in the middle; or "middle"
     height: float = _HEIGHT
 
 
