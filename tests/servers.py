@@ -34,7 +34,7 @@ TABLE = [
 
 @contextmanager
 def serving(app: Any, **options: Any) -> Iterator[str]:
-    """Serve an application over a socket, in a thread; gives its URL."""
+    """Serve an application over a socket, in a thread; yield its URL."""
     options = {"http": "h11", "ws": "none", **options}
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, **options))
     with socket.socket() as listening:
@@ -65,14 +65,14 @@ def posted(url: str, **options: Any) -> httpx.Response:
 
 @contextmanager
 def asking(models: Any, **settings: Any) -> Iterator[httpx.Client]:
-    """Serve models with these settings; gives a client of the service."""
+    """Serve models with these settings; yield a client of the service."""
     app = create_app(models, settings=ServiceSettings(**settings))
     with serving(app) as url, httpx.Client(base_url=url, timeout=60, **CLIENT) as client:
         yield client
 
 
 def sent(url: str, text: bytes, room: int | None = None) -> socket.socket:
-    """Connect to a service, with so many bytes of room for what it sends, and send it bytes."""
+    """Connect to a service, with a receive buffer of `room` bytes, and send bytes."""
     host, port = url.removeprefix("http://").rstrip("/").split(":")
     connection = socket.socket()
     if room is not None:
@@ -165,7 +165,7 @@ def save_products(path: Path) -> Path:
 
 
 def save_keys(file: Path) -> tuple[str, str]:
-    """Write a file of keys; return one that may read, of the name web, and one that may manage, ops."""
+    """Write a file of two keys; return the key web, which may read, and the key ops, which may manage."""
     (read, first), (manage, second) = new_key("web"), new_key("ops", "manage")
     file.write_text(f"# who may ask\n{first}\n\n{second}\n")
     return read, manage
@@ -177,7 +177,7 @@ class Command:
     def __init__(
         self, folder: Path, *arguments: object, code: str = "", python: object = sys.executable
     ) -> None:
-        """Start the command, or Python code that does the like with these arguments."""
+        """Start the command, or Python code that serves with these arguments."""
         self._log = folder / "log"
         start = ["-c", code] if code else ["-m", "mrfrec", "serve", "--port", "0"]
         command = [str(python), *start, *map(str, arguments)]
@@ -207,7 +207,7 @@ class Command:
             time.sleep(0.05)
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal; returns the exit code."""
+        """Send a signal and return the exit code."""
         self.process.send_signal(how)
         return self.process.wait(20)
 

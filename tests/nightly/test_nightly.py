@@ -43,7 +43,8 @@ from mrfrec.nightly.preflight import steps
 
 from queries import fetch
 
-RUN = sys.modules["mrfrec.nightly.run"]  # whose name in the package is that of its function
+# In the package, the name of this module is its function.
+RUN = sys.modules["mrfrec.nightly.run"]
 COLUMNS = '"user" text, item text, title text, score real, rank integer, source text'
 
 
@@ -273,7 +274,7 @@ def test_night_that_cannot_be_measured_is_refused_unless_accepted(folder: Path) 
 
 
 def test_nothing_to_publish_is_refused(folder: Path) -> None:
-    """Everybody has everything, so that nothing is left to recommend."""
+    """Make events where all users have all items, so that nothing is left to recommend."""
     everything = [(user, item) for user in range(40) for item in range(6)]
     pl.DataFrame(everything, schema=["user", "item"], orient="row").write_csv(folder / "events.csv")
     job = write_job(folder, ('metric = "ndcg@5"\n', ""), more=TABLES.replace("similar.parquet", "s.csv"))
@@ -287,7 +288,7 @@ def test_nothing_to_publish_is_refused(folder: Path) -> None:
 
 @pytest.fixture
 def published(folder: Path) -> Iterator[Path]:
-    """A folder with a published version, which a test must leave as it is."""
+    """A folder with a published version. Tests must not change it."""
     write_job(folder, more=TABLES)
     nightly.run(folder / "job.toml")
     names = ("shop.mrf", "shop.db", "similar.parquet")
@@ -694,7 +695,7 @@ def test_samples_have_titles_and_no_ids_of_users(folder: Path) -> None:
 
 
 def test_password_is_nowhere(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither in the plan nor in the error, the log, the report or its page."""
+    """They are neither in the plan nor in the error, the log, the report or its page."""
     url = "postgresql://shop:hunter22@127.0.0.1:1/shop?connect_timeout=2"
     tables = TABLES.replace("sqlite:///shop.db", url)
     for changes, more in (

@@ -92,7 +92,7 @@ def answers(client: httpx.Client) -> bool:
 
 
 def file_hash(client: httpx.Client) -> str:
-    """Return that of the model which answers."""
+    """Return the file hash of the model that answers."""
     answer = client.post("/v1/recommend", json={"history": ["i1", "i2"]})
     assert answer.status_code == 200, answer.text
     return str(answer.json()["model"]["file_hash"])

@@ -67,7 +67,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @contextmanager
 def opened(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
-    """Open a page on which nothing may go wrong: no error of a script, of loading, or of the policy."""
+    """Open a page, and fail at any error of a script, of loading, or of the policy."""
     faults: list[str] = []
     with browser.new_context(base_url=url, reduced_motion="reduce", **options) as context:
         page = context.new_page()

@@ -62,7 +62,7 @@ def client(url: str) -> Iterator[httpx.Client]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_link_leads_to_a_page(client: httpx.Client, name: str) -> None:
-    """From the start page of a model, over everything that it links to."""
+    """Follow all links from the start page of a model."""
     seen: set[str] = set()
     left = [f"/?model={name}", f"/search?model={name}&q=e", f"/suggest?model={name}&q=a"]
     while left and len(seen) < 60:
@@ -109,14 +109,14 @@ def test_integer_ids_and_missing_titles(client: httpx.Client) -> None:
 
 
 def _shown(client: httpx.Client, **query: Any) -> list[tuple[str, list[float]]]:
-    """Return each card of a page with recommendations, and its numbers: the score, then its parts."""
+    """Return the cards of a page with recommendations, and their numbers: the score, then its parts."""
     cards = client.get("/history", params=query).text.split('<li class="card">')[1:]
     return [(card, [float(x) for x in re.findall(r'<data value="([^"]+)"', card)]) for card in cards]
 
 
 @pytest.mark.parametrize("given", [{}, {"novelty": 0.6}], ids=str)
 def test_the_reasons_are_exact(client: httpx.Client, folder: Path, given: dict[str, Any]) -> None:
-    """The numbers shown add up to the score, which is the model's."""
+    """The numbers on the page add up to the score of the model."""
     history = ["milk", "tea"]
     wanted = rows_for(mrfrec.load(folder / "shop.mrf"), history=history, k=10, **given)
     shown = _shown(client, item=history, **given)
@@ -136,7 +136,7 @@ def test_of_many_items_of_a_history_the_largest_are_visible(client: httpx.Client
 
 
 def test_addresses_are_bounded(client: httpx.Client) -> None:
-    """The links of a page have its history: their lengths must not multiply."""
+    """All links of a page contain its history, so the page must not grow with its square."""
     for path in ("/history", "/search", "/suggest"):
         get(client, path, 422, item=[*range(101)])
         assert client.get(path, params={"q": "x" * 8000}).status_code == 414

@@ -43,7 +43,7 @@ def _work(seconds: float) -> None:
 
 def test_the_loop_turns_every_2_milliseconds() -> None:
     async def turns(count: int, seconds: float) -> int:
-        """Return how often something else had its turn while answers were made."""
+        """Return how often the event loop got a turn while answers were made."""
         queue, others, over = WorkQueue(count, 5.0), 0, False
 
         async def other() -> None:
