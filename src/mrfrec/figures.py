@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _FORMATS = (".png", ".svg", ".pdf")
-_LOG_RATIO = 5  # largest ÷ smallest value from which an axis is logarithmic
+# An axis is logarithmic if the largest value is at least five times the smallest.
+_LOG_RATIO = 5
 _LONGEST_NAME = 50  # characters
 _NOTEBOOK_DPI = 100
 _MARGIN = 0.1  # inches
 
 
 def check_drawable(path: "str | os.PathLike[str]") -> Path:
-    """Return the path of a figure; raise before any long work if it cannot be drawn or written."""
+    """Return the path of a figure; raise if it cannot be drawn or written, before any long work."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -40,7 +41,7 @@ def check_drawable(path: "str | os.PathLike[str]") -> Path:
 
 @cache
 def figure_class() -> "type[Figure]":
-    """Return a class of figures that notebooks show although pyplot does not know them."""
+    """Return the class of our figures. Notebooks show them, although pyplot does not know them."""
     from matplotlib.figure import Figure
 
     class ShownFigure(Figure):
@@ -122,6 +123,6 @@ def _known_errors(means: Sequence[tuple[float, float]]) -> list[float]:
 
 
 def scale_x(axes: "Axes", values: Sequence[float]) -> None:
-    """Make the x axis logarithmic if its values are all above 0, and of several sizes."""
+    """Make the x axis logarithmic if all values are above 0 and they span a wide range."""
     if min(values) > 0 and max(values) >= _LOG_RATIO * min(values):
         axes.set_xscale("log")

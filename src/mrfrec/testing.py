@@ -1,4 +1,4 @@
-"""Check that a model keeps to what all models of mrfrec promise: for the tests of a model of your own."""
+"""Check a model of your own: does it keep the promises of the models of mrfrec?"""
 
 import math
 import tempfile
@@ -18,19 +18,18 @@ _K = 4
 
 
 def check_recommender(make: Callable[..., Recommender], data: Interactions) -> None:
-    """Fit a model and check what it promises; raise `AssertionError` with what it does not keep.
+    """Fit a model and check its promises; raise `AssertionError` with the promise that is broken.
 
-    It recommends what people do not have, as many items as asked for, with explanations that add up to the
-    scores; a file gives the same answers; the same data gives the same bits, whatever the threads; a fit
-    that is interrupted changes nothing; bad parameters are refused by name.
+    A model recommends as many items as asked for, none of which the user has. Contributions add up to the
+    score. A loaded file gives the same answers. The same data gives the same bits with any number of threads.
+    A fit that is interrupted changes nothing. Bad parameters are refused by name.
 
     Parameters
     ----------
     make
-        Returns a new model; called with parameters by name, such as `make(threads=1)`. Its class must be
-        registered.
+        Returns a new model from parameters by name, such as `make(threads=1)`. The class must be registered.
     data
-        Ten users or more, each with an item at least and four items at least without.
+        At least ten users. Every user has an item or more, and lacks four items or more.
     """
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", MrfrecWarning)
@@ -115,7 +114,7 @@ def _check_interruption(make: Callable[..., Recommender], data: Interactions) ->
 
 
 def _refused(kind: type[BaseException], ask: Callable[..., Any], what: str) -> BaseException:
-    """Return the error of a call that must be refused."""
+    """Return the error of a call; raise if the call is not refused."""
     try:
         ask()
     except kind as error:

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import mrfrec
 from mrfrec import MRF, Interactions, ParameterError
 from mrfrec.core import fitting, low_rank, statistics
-from mrfrec.core.metrics import of_places
+from mrfrec.core.accuracy import of_ranks
 from mrfrec.evaluation import by_hash, compare, evaluate
 from mrfrec.evaluation.metrics import Lists, parse
 from mrfrec.evaluation.results import of_comparison
@@ -136,7 +136,7 @@ def test_a_metric_may_be_named_and_is_that_of_evaluations(
     lists = np.argsort(rng.random((40, data.n_items)), axis=1).astype(np.int32)
     targets = sp.csr_array(rng.random((40, data.n_items)) < 0.2)
     places = [np.flatnonzero(lists[u] == item)[0] + 1 for u, item in zip(*targets.nonzero(), strict=True)]
-    mine = of_places(kind, int(k), np.array(places), np.diff(targets.indptr))
+    mine = of_ranks(kind, int(k), np.array(places), np.diff(targets.indptr))
     wanted = parse(f"{kind}@{k}").per_user(Lists(lists, targets, model.popularity_, data.n_users))
     assert mine == pytest.approx(wanted, abs=1e-12)
 

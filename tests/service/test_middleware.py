@@ -22,7 +22,7 @@ from mrfrec.errors import DataError, ParameterError
 from mrfrec.service import ServiceSettings, answers, create_app
 from mrfrec.service.access_control import Rates, new_key, read_keys
 from mrfrec.service.app import reload
-from mrfrec.service.metrics import ROUTES, route_of
+from mrfrec.service.monitoring import ROUTES, route_of
 
 from servers import ASK, JSON, asking, eventually, got, posted, raw, save_keys, sent, serving
 

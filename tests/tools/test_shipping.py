@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 
 import mrfrec
 from mrfrec.nightly import read_job, run
-from mrfrec.service.metrics import ROUTES
+from mrfrec.service.monitoring import ROUTES
 
 from pages import ROOT, Typed, check, commands_in
 from queries import execute, fetch

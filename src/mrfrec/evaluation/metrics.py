@@ -14,7 +14,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.special import stdtr
 
-from mrfrec.core.metrics import discounts, ideal_gains, mean_and_error
+from mrfrec.core.accuracy import discounts, ideal_gains, mean_and_error
 from mrfrec.data.interactions import Interactions
 from mrfrec.errors import DataError, ParameterError
 

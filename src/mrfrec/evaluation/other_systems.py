@@ -33,10 +33,9 @@ def evaluate_lists(
 ) -> Evaluation:
     """Evaluate what another system has recommended, on the test users and with the metrics of `evaluate`.
 
-    A test user without a list has no hits, and an item that is not in the training data is none. Items that
-    the user has already seen cannot be hits either: models never recommend them. They keep their places
-    unless `drop_seen`. The evaluation counts all of these in `facts["lists"]`, and a warning tells of those
-    that make a comparison unfair.
+    A test user without a list has no hits. An item that is not in the training data, or that the user has
+    already seen, is no hit: models never recommend it. Seen items keep their ranks unless `drop_seen`. All of
+    these are counted in `facts["lists"]`, and a warning names what makes a comparison unfair.
 
     Parameters
     ----------
@@ -77,18 +76,18 @@ def evaluate_lists(
 def _ranked(
     table: RecommendedLists, questions: Questions, items: Ids, k: int, drop_seen: bool
 ) -> tuple[npt.NDArray[np.int32], dict[str, int]]:
-    """Return the first k items of each test user, −1 where there is none that is known, and what was odd."""
+    """Return the first k items per test user, −1 for an unknown item or none, and counts of what was odd."""
     of_user = questions.users.find(list(table.users.like(questions.users, "user", "recommendations")), "user")
     of_item = items.find(list(table.items.like(items, "item", "recommendations")), "item")
-    for what, place in (("users are test users", of_user), ("items are in the training data", of_item)):
-        if not (place >= 0).any():
-            raise DataError(f"{table.name}: none of its {len(place):,} {what}. Are the ids the same?")
+    for what, index in (("users are test users", of_user), ("items are in the training data", of_item)):
+        if not (index >= 0).any():
+            raise DataError(f"{table.name}: none of its {len(index):,} {what}. Are the ids the same?")
     asked = of_user[table.user] >= 0
     user, item = of_user[table.user[asked]], of_item[table.item[asked]]
     m = len(items)
     shown = questions.shown.tocoo()
     seen = np.isin(user * m + item, shown.coords[0].astype(np.int64) * m + shown.coords[1]) & (item >= 0)
-    early = _places(user) < k
+    early = _ranks(user) < k
     counts = {
         "users_without_list": len(questions) - int((of_user >= 0).sum()),
         "users_not_asked": int((of_user < 0).sum()),
@@ -97,14 +96,14 @@ def _ranked(
     }
     if drop_seen:
         user, item = user[~seen], item[~seen]
-    place = _places(user)
+    rank = _ranks(user)
     ranked = np.full((len(questions), k), -1, np.int32)
-    ranked[user[place < k], place[place < k]] = item[place < k]
+    ranked[user[rank < k], rank[rank < k]] = item[rank < k]
     return ranked, counts
 
 
-def _places(user: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the place of each row among those of its user, whose rows stand together."""
+def _ranks(user: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the rank of every row, from 0, among the rows of its user, which are adjacent."""
     starts = np.flatnonzero(np.append(True, user[1:] != user[:-1]))[: len(user)]
     return np.arange(len(user)) - np.repeat(starts, np.diff(np.append(starts, len(user))))
 

@@ -373,7 +373,7 @@ def evaluate_new_items(
     """Make a share of the items new, fit a model, and evaluate it: among the new items, and among all.
 
     New items are in no history that the model is fitted to or shown: wherever a test user has one, it is to
-    be guessed. The metrics have no more places than there are new items.
+    be guessed. The k of a metric is at most the number of new items.
     """
     _check_model(model)
     changed, of_new = check_split(split).with_new_items(share, seed=seed)

@@ -38,20 +38,20 @@ class Questions:
     users
         Ids of the test users, in the order of all rows below.
     shown
-        Test users × items: what each user shows, with its values. A `csr_array`, its columns in the order of
-        `Split.training.items`.
+        Test users × items: what the users show, with its values. A `csr_array`; its columns are in the order
+        of `Split.training.items`.
     targets
-        Test users × items: what is to be guessed, as ones. At least one for each user.
+        Test users × items: what is to be guessed, as ones. Every user has at least one.
     left_out
         Number of users who are not asked, for lack of a target.
     items
         Ids of the columns; None if not known.
     candidates
-        For each item, whether it is ranked; None for all items. Only questions about new items have it.
+        Mask of the items that are ranked; None for all items. Only questions about new items have it.
     shown_times
-        Of the stored entries of `shown`, in microseconds since 1970.
+        Times of the stored entries of `shown`, in microseconds since 1970.
     situation
-        "return" or "visit" for each user, see `at_time`.
+        "return" or "visit" per user, see `at_time`.
     new_items
         Number of items that nobody had before the cut in time.
     new_targets
@@ -79,7 +79,7 @@ class Questions:
         return len(self.users)
 
     def times_of(self, part: slice) -> dict[str, Any]:
-        """Return what is known of the times of a range of users, as parameters of `Recommender.top_k`."""
+        """Return the times of a range of users, as parameters of `Recommender.top_k`; empty if unknown."""
         first, last, _ = part.indices(len(self))
         entries = slice(self.shown.indptr[first], self.shown.indptr[last])
         return {} if self.shown_times is None else {"times": self.shown_times[entries]}
@@ -150,12 +150,12 @@ class Split:
     def for_tuning(self) -> "Split":
         """Return a split to tune on, which does not contain the targets of the test users.
 
-        Its test users are the validation users. If there are none, the training data is split once more in
-        the same way. If that cannot be done, since the split was given, a random tenth of the items of each
+        Its test users are the validation users. If there are none, the training data is split again in the
+        same way. The training data of a given split cannot be split so: a random tenth of the items of every
         training user with two items or more is hidden, at least one.
         """
         if self.validation is not None:
-            # Keeps `validation`: early stopping then looks at the same users as in the final training.
+            # `validation` stays: early stopping then looks at the same users as in the final training.
             return replace(self, test=self.validation, name=f"validation of: {self.name}")
         if self.inner is not None:
             return replace(
@@ -175,7 +175,7 @@ class Split:
         return Split(_only_pairs(data, ~hide), questions, None, name, whole=self.whole)
 
     def with_features(self, features: ItemFeatures) -> "Split":
-        """Return the split with features of the items; items that nobody has used come last."""
+        """Return the split with features of items; items that nobody has used come last."""
         training = self.training.with_features(features)
 
         def wide(questions: Questions | None) -> Any:
@@ -258,7 +258,7 @@ class Folds(Sequence[Split]):
 
 
 def coming_back(count: int) -> str:
-    """Return a number of users who were there before the cut, in words."""
+    """Return the number of users who come back, in words."""
     return f"{counted(count, 'user')} who {'comes' if count == 1 else 'come'} back"
 
 
@@ -273,14 +273,16 @@ def popularity_differs(tuned: Split, final: Split) -> str | None:
     def hidden(split: Split) -> npt.NDArray[np.float64]:
         X = split.training
         targets = split.test.targets
-        users = np.maximum(X.popularity, 1) * (len(final.training) / len(X))  # as if both had as much data
+        users = np.maximum(X.popularity, 1) * (
+            len(final.training) / len(X)
+        )  # scaled as if both had as much data
         return np.asarray((targets @ np.log(users)) / np.diff(targets.indptr))
 
     def shown(split: Split) -> npt.NDArray[np.float64]:
         return np.asarray(np.log(np.maximum(np.diff(split.test.shown.indptr), 1)))
 
     compared = {"the hidden items have {:.3g} users each in validation and {:.3g} in the test": hidden}
-    if final.validation is not None:  # otherwise training users show less in validation, by construction
+    if final.validation is not None:  # Otherwise users show less in validation, by construction.
         compared["users show {:.3g} items in validation and {:.3g} in the test"] = shown
     for text, per_user in compared.items():
         a, b = per_user(tuned), per_user(final)
@@ -307,7 +309,7 @@ def check_split(split: object) -> Split:
 
 
 def with_targets(questions: Questions, nothing: str = "") -> Questions:
-    """Ask only the users who have a target, and count the others; raise `nothing` if nobody has one."""
+    """Leave out and count users without a target; raise `nothing` if no user has one."""
     has_target = np.diff(questions.targets.indptr) > 0
     count = int(has_target.sum())
     if not count:

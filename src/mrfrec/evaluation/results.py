@@ -176,7 +176,7 @@ class Comparison(Tabular, Mapping[str, Evaluation]):
 
 
 def means_text(evaluation: Evaluation, situation: str | None = None) -> list[str]:
-    """Return the name of a model and its means with their errors, of all users or those in one situation."""
+    """Return the name of a model and its means with their errors: of all users, or of one situation."""
     metrics = [metric for metric in evaluation.values if situation is None or not metric.is_overall]
     return [evaluation.model, *(str(evaluation.mean(metric, situation)) for metric in metrics)]
 
@@ -353,14 +353,14 @@ def _difference(record: Mapping[str, Any], differences: Sequence[dict[str, Any]]
 
 
 def _with_measured(evaluation: Evaluation) -> str:
-    """Return the name of a model, and which of its parameters it has measured by itself."""
+    """Return the name of a model, with the parameters that it measured itself."""
     measured = evaluation.facts.get("measured")
     note = f" (which measured {', '.join(measured)} on training users)" if measured else ""
     return evaluation.model + note
 
 
 def _is_untuned(evaluation: Evaluation) -> bool:
-    """Return whether all parameters that change results have their defaults."""
+    """Return whether all parameters that change a result have their defaults."""
     kind = str(evaluation.facts.get("kind", ""))
     if not kind_named(kind):
         return False
@@ -418,8 +418,8 @@ def _means_as_data(evaluation: Evaluation, situation: str | None = None) -> dict
 def by_column(evaluations: Sequence[Evaluation], split: Split, column: str, most: int = 10) -> Section:
     """Report how much of what is recommended goes to each group of items with one value of a column.
 
-    Beside it stand the group's shares of the catalogue and of the training pairs. The largest groups by pairs
-    are shown, and the others as one. An item with a list counts for each of its parts.
+    Beside it stand the group's shares of the catalogue and of the training pairs. The groups with the most
+    pairs are shown, and all other groups as one. An item with a list of values counts for every value.
     """
     table = split.training.table
     if table is None:

@@ -65,16 +65,15 @@ def strong_generalisation(
 ) -> Split:
     """Hold out `heldout` users for validation and as many for test, as Liang et al. (2018) do.
 
-    By default these are a tenth of the users, at most 10,000.
-    Items with fewer than `min_users` users go first, then users with fewer than `min_items` items, one pass
-    each. Users in ascending order of their ids are permuted; the last are the test users, those before them
-    the validation users. Held-out users lose the items that no training user has. A share of the items of a
-    user with five or more is hidden, rounded down; the others show all they have, and so have no target.
-    The items are drawn in ascending order of their ids, as in the published tables: the order of the rows
-    means nothing.
+    By default these are a tenth of the users, at most 10,000. Items with fewer than `min_users` users are
+    dropped first, then users with fewer than `min_items` items, in one pass each. The users are permuted in
+    ascending order of their ids; the last are the test users, and the `heldout` before them the validation
+    users. Held-out users lose the items that no training user has. Of a user with five items or more, a share
+    is hidden, rounded down; a user with fewer shows them all and has no target. Items are drawn in ascending
+    order of their ids, as in the published tables: the order of the rows means nothing.
 
-    Times are left out: what is hidden is no later than what is shown, and a model that learns from times what
-    comes next would answer another question. Those are asked by `at_time` and `last`.
+    Times are left out: what is hidden is no later than what is shown, so that a model that learns from times
+    what comes next would answer another question. `at_time` and `last` ask that question.
 
     Parameters
     ----------
@@ -143,9 +142,9 @@ def _by_user(user: Indices, entries: Indices) -> list[Indices]:
 
 
 def leave_out(data: object, k: int = 1, *, seed: int = SEED) -> Split:
-    """Hide k random items of every user with more than k; train on the rest, and show it.
+    """Hide k random items of every user with more than k items; train on the rest, and show it.
 
-    Times are left out, and `data` is taken, as by `strong_generalisation`.
+    Times are left out, and `data` is taken, as in `strong_generalisation`.
     """
     bare, without = _untimed(as_interactions(data))
     random = np.random.default_rng(check_seed(seed))
@@ -160,9 +159,9 @@ def hide_last(
     name: str,
     again: Callable[[Interactions], Split],
 ) -> Split:
-    """Hide the last k pairs of each user who has more, in the order that `in_order` brings them into.
+    """Hide the last k pairs of every user who has more; `in_order` sorts the pairs of a user.
 
-    `again` makes the same kind of split of other data, to tune on.
+    `again` makes the same kind of split of other data, for tuning.
     """
     k = check_count("k", k)
     user = owners(data.matrix)
@@ -282,20 +281,18 @@ def _cut(times: Times, at: "Moment | float") -> int:
 
 
 def _text(time: int) -> str:
-    """Return a time to the minute, or more exactly where it is not whole."""
+    """Return a time to the minute, or with seconds if it is not a whole minute."""
     text = str(np.datetime64(time, "us")).replace("T", " ").removesuffix(".000000")
     return text[:16] if text[16:] == ":00" else text
 
 
 def last(data: object, k: int = 1) -> Split:
-    """Hide the k latest items of every user with more than k; of equal times, those with the largest hashes.
+    """Hide the k latest items of every user with more than k items.
 
-    The hash is that of user and item: where many events of a user share one time, chance decides which of
-    them is hidden, the same on every day and in every order of the rows. Several events of one pair count
-    once, at the time of the last. What others did later is in the training data, as in the papers that use
-    this split.
-
-    `data` is taken as by `strong_generalisation`, and needs times.
+    Of equal times, the items with the largest hashes of user and item are hidden: where many events of a user
+    share one time, chance decides, the same on every day and in every order of the rows. A pair counts once,
+    at the time of its last event. What other users did later is in the training data, as in the papers that
+    use this split. `data` is taken as in `strong_generalisation`, and needs times.
     """
     timed = _timed(data)
     times = timed.times
@@ -329,7 +326,7 @@ def by_hash(
     most: int = 10_000,
     validation: bool = False,
 ) -> Split:
-    """Hold out the users whose hash is below a limit, and hide some of their items: the same every day.
+    """Hold out the users with the lowest hashes, and hide some of their items: the same every day.
 
     Parameters
     ----------
@@ -338,11 +335,11 @@ def by_hash(
     heldout
         Share of the users with five items or more to hold out.
     hidden
-        Share of each held-out user's items that are to be guessed, rounded down.
+        Share of a held-out user's items to hide, rounded down.
     most
-        Hold out at most this many users, those with the lowest hashes.
+        Hold out at most this many users.
     validation
-        Hold out as many again, to tune on.
+        Hold out as many users again, for tuning.
     """
     data = as_interactions(data)
     limit = 0.5 if validation else 1.0
@@ -390,9 +387,8 @@ def given(training: object, targets: object, shown: object = None) -> Split:
 
     Without `shown`, the targets are further items of training users, who show their items in the training
     data (LightGCN publishes its splits this way). With `shown`, the test users are new and show these items.
-
-    Targets that nobody has in the training data stay targets, as items without users. All three are taken as
-    by `strong_generalisation`.
+    Items that are only in the targets become items without training users. All three tables are read as in
+    `strong_generalisation`.
     """
     training, targets = as_interactions(training), as_interactions(targets)
     shown = None if shown is None else as_interactions(shown)
@@ -444,7 +440,7 @@ def given(training: object, targets: object, shown: object = None) -> Split:
 
 
 def _with_items(training: Interactions, targets: Interactions) -> Interactions:
-    """Append the items of the targets that nobody has in the training data."""
+    """Append the items that only the targets have."""
     new = np.flatnonzero(training.items.find(list(targets.items), "item") < 0)
     if not len(new):
         return training

@@ -1,7 +1,6 @@
-"""Find good parameters on the validation users with Optuna, from what the model measures by itself on.
+"""Find good parameters on the validation users with Optuna, starting at what the model measures itself.
 
-Trials share intermediate results: for a new l2 only the systems are solved again, and for a new novelty
-nothing is.
+Trials share intermediate results: a new l2 only solves the systems again, and a new novelty solves nothing.
 """
 
 import hashlib
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 Space = Mapping[str, Range]
-_RANDOM = 5  # trials that explore at random before the sampler goes by what it has seen
+_RANDOM = 5  # random trials before the sampler learns from the trials
 
 
 @dataclass(frozen=True)
@@ -51,14 +50,14 @@ class Trial:
     parameters: dict[str, Any]
     value: float | None
     error: float | None = None  # standard error of the value
-    gain: Paired | None = None  # over the first trial, user by user
+    gain: Paired | None = None  # difference from the first trial, user by user
     seconds: float | None = None  # training time of a fit from scratch
     failure: str | None = None
-    plan: str | None = None  # of the model, if it has one: dense or sparse, and why
+    plan: str | None = None  # dense or sparse, and why; None for models without a plan
 
     @classmethod
     def of(cls, trial: "FrozenTrial") -> "Trial":
-        """Read a trial of Optuna's."""
+        """Return a trial of Optuna as ours."""
         facts = {name: trial.user_attrs.get(name) for name in ("error", "seconds", "failure", "plan")}
         gain = trial.user_attrs.get("gain")
         of_start = None if gain is None else Paired(*(math.nan if x is None else x for x in gain))
@@ -74,12 +73,12 @@ class Tuning(Tabular):
     split: str
     trials: tuple[Trial, ...]
     study: "optuna.Study | None" = None
-    fingerprints: dict[str, str] = field(default_factory=dict)  # of the data and the questions
-    library: str | None = None  # of the data frames that the data came from
+    fingerprints: dict[str, str] = field(default_factory=dict)  # hashes of the data and of the questions
+    library: str | None = None  # library of the data frame that the data came from
 
     @property
     def best(self) -> Trial:
-        """The trial with the largest value; the first of equals."""
+        """The trial with the largest value; of equal trials the first."""
         return max(self.trials, key=lambda trial: -1.0 if trial.value is None else trial.value)
 
     def plot(self) -> "Figure":
@@ -156,7 +155,7 @@ def tune(
         the value of the first trial; or a list of values. These replace the model's own `search_space` or add
         to it; None takes a parameter out. What a given model fixes is varied only if it is named here.
     metric
-        The metric to maximise, such as "recall@20". By default "ndcg@100", with fewer places for fewer
+        The metric to maximise, such as "recall@20". By default "ndcg@100", or a lower k for fewer
         items.
     storage
         A file that keeps the trials, or the URL of a database, "sqlite:///trials.db". The same tuning goes on
@@ -200,13 +199,13 @@ def tune(
             report("trying parameters", trials, trials)
     found = tuple(map(Trial.of, _done(study)[:trials]))
     result = Tuning(kind, to_maximise, tuned.name, found, study, fingerprints, tuned.training.library)
-    with suppress(MemoryPlanError):  # a trial of a machine with more memory
+    with suppress(MemoryPlanError):  # The trial may be from a machine with more memory.
         warn_of_another_plan(build(kind, {**result.best.parameters, **search.machine}), tuned)
     return result
 
 
 def checked_space(kind: str, own: Mapping[str, Any], space: Space | None) -> dict[str, Range]:
-    """Return the usual search space of a model, updated by the given one; refuse what is no range."""
+    """Return the search space of a model, updated by `space`; raise if a range is none."""
     made = model_class(kind)
     if not isinstance(space or {}, Mapping):
         raise ParameterError("space", 'ranges by parameter, such as {"l2": (1, 1000, "log")}, or None', space)
@@ -219,7 +218,7 @@ def checked_space(kind: str, own: Mapping[str, Any], space: Space | None) -> dic
             rule = 'a list of values, (low, high), (low, high, "log") or (low, high, "times")'
             raise ParameterError(f"space: {name}", rule, range_)
     varied = {name: x for name, x in {**usual, **(space or {})}.items() if x is not None}
-    for name, range_ in varied.items():  # refuse values that the model would refuse, before any trial runs
+    for name, range_ in varied.items():  # Values that the model refuses are refused before any trial.
         for value in () if range_[-1] == "times" else range_[:2] if isinstance(range_, tuple) else range_:
             build(kind, {**own, name: value})
     if not varied:
@@ -292,7 +291,7 @@ class _Tuner:
         self._study.tell(trial, value)
 
     def _tried(self, model: Recommender, progress: Progress | None) -> tuple[dict[str, Any], float]:
-        """Return what to note of a trial, and its value."""
+        """Return the facts to store with a trial, and its value."""
         metrics = [str(self._metric)]
         found = fit_and_evaluate(unfitted(model), self._split, metrics, reuse=self._reuse, progress=progress)
         mean, values = found.mean(self._metric), found.per_user(self._metric)
@@ -313,7 +312,7 @@ class _Tuner:
         }, mean.mean  # fmt: skip
 
     def _resolved(self, found: Evaluation) -> dict[str, Any]:
-        """Return what "auto" stood for in the first trial: no other measures again."""
+        """Return what "auto" stood for in the first trial; the other trials do not measure again."""
         given = found.parameters
         plan = self._first.planned_for(self._split.training.size)
         values = {**found.facts["values"], **({} if plan is None else {"sparsity": plan.sparsity})}
@@ -324,7 +323,7 @@ class _Tuner:
         return {**resolved, **measured, **({"measure": False} if "measure" in given else {})}
 
     def _distributions(self, start: Mapping[str, Any]) -> "dict[str, BaseDistribution]":
-        """Return the ranges of the space, without those of what the model has no number for."""
+        """Return the ranges of the space, without parameters for which the model has no number."""
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
         usual = self._first.defaults()
@@ -347,7 +346,7 @@ class _Tuner:
 
 
 def _as_number(name: str, value: Any) -> float | None:
-    """Return a parameter as a number, durations in microseconds; None if it is none."""
+    """Return a parameter as a number, a duration in microseconds; None if it is not a number."""
     if name in DURATIONS and value not in (None, "auto"):
         return float(duration(name, value))
     return value if type(value) in (int, float) else None
@@ -379,16 +378,16 @@ def _opened(storage: "str | os.PathLike[str] | None", name: str) -> "optuna.Stud
 
     if storage is not None and not isinstance(storage, str | os.PathLike):
         raise ParameterError("storage", "a file, the URL of a database, or None", storage)
-    place: Any = storage
+    where: Any = storage
     if storage is not None and "://" not in str(storage):
         file = expanded(storage)
         if file.is_dir():
             raise ParameterError("storage", "a file, the URL of a database, or None", storage)
-        place = JournalStorage(JournalFileBackend(str(file)))
+        where = JournalStorage(JournalFileBackend(str(file)))
     said = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
-        study = optuna.create_study(storage=place, study_name=name, direction="maximize", load_if_exists=True)
+        study = optuna.create_study(storage=where, study_name=name, direction="maximize", load_if_exists=True)
     finally:
         optuna.logging.set_verbosity(said)
     for trial in study.trials:
@@ -398,7 +397,7 @@ def _opened(storage: "str | os.PathLike[str] | None", name: str) -> "optuna.Stud
 
 
 def _done(study: "optuna.Study") -> "list[FrozenTrial]":
-    """Return the trials that came to an end, and be it that the fit failed."""
+    """Return the trials that ended, also those whose fit failed."""
     return [trial for trial in study.trials if trial.value is not None or "failure" in trial.user_attrs]
 
 
@@ -413,7 +412,7 @@ def _fingerprint(questions: Questions) -> str:
 
 @report_of.register
 def of_tuning(tuning: Tuning, most: int = 10) -> Report:
-    """Report the best trials, the best first, and by how much they are better than the first one."""
+    """Report the best trials in order, with their gains over the first trial."""
     first = tuning.trials[0]
     names = list(dict.fromkeys(name for trial in tuning.trials for name in trial.parameters))
     names = [name for name in names if name != "measure"]  # no trial measures, but the first

@@ -1,7 +1,7 @@
-"""All models by name: find a class, build a model from parameters, load one from a file.
+"""Find models by name, build them from parameters, and load them from files.
 
-To add a model to the package, write its module and add one line to `MODELS`. The class itself says what
-tuning varies. Models outside the package use `register`.
+To add a model to the package, write its module and add a line to `MODELS`; the class says what tuning varies.
+Models outside the package are made known by `register`.
 """
 
 import inspect
@@ -24,14 +24,14 @@ MODELS = {
     "Popularity": "mrfrec.models.baselines",
     "ItemKNN": "mrfrec.models.baselines",
 }
-"""The models of this package, and the module of each."""
+"""Module of every model of this package, by name."""
 
 Model = TypeVar("Model", bound=type[Recommender])
 _registered: dict[str, type[Recommender]] = {}
 
 
 def register(model: Model) -> Model:
-    """Make your own model class known, so that `mrfrec.load` can open its files; also as a decorator.
+    """Make your own model class known, so that `mrfrec.load` can open its files. Works as a decorator.
 
         @mrfrec.register
         class MyModel(mrfrec.MRF): ...
@@ -43,7 +43,7 @@ def register(model: Model) -> Model:
         raise ParameterError("model", "a class derived from Recommender, without abstract methods", model)
     name = model.__name__
     taken, old = kind_named(name), _registered.get(name)
-    # A notebook cell that is run again defines the class anew: the latest counts.
+    # A notebook cell that is run again defines the class again; the latest class counts.
     is_same = old is not None and _home(old) == _home(model)
     if taken is not None and not is_same:
         raise ParameterError(
@@ -55,17 +55,17 @@ def register(model: Model) -> Model:
 
 
 def _home(model: type) -> tuple[str, str]:
-    """Return where a class is defined."""
+    """Return the module and the qualified name of a class."""
     return model.__module__, model.__qualname__
 
 
 def kind_named(name: str) -> str | None:
-    """Return the kind a name stands for, however it is written (Mult-VAE, item knn), or None."""
+    """Return the kind of model for a name in any spelling, such as "item knn"; None if there is none."""
     return _kinds().get(_simplified(name))
 
 
 def nearest_kind(name: str) -> str | None:
-    """Return the kind whose name is spelt most like this one, or None if none is close."""
+    """Return the kind of model with the most similar name; None if no name is close."""
     kinds = _kinds()
     near = get_close_matches(_simplified(name), kinds, 1, cutoff=0.7)
     return kinds[near[0]] if near else None
@@ -76,12 +76,12 @@ def _kinds() -> dict[str, str]:
 
 
 def _simplified(name: str) -> str:
-    """Return a name without capitals, hyphens, underscores and spaces."""
+    """Return a name in lower case, without hyphens, underscores and spaces."""
     return "".join(character for character in name.lower() if character not in "-_ ")
 
 
 def model_class(kind: str) -> type[Recommender]:
-    """Return the class of a kind of model, or raise an error that suggests a name."""
+    """Return the class of a kind of model; raise an error with a similar name if there is none."""
     name = kind_named(kind) if isinstance(kind, str) else None
     if name is None:
         near = nearest_kind(kind) if isinstance(kind, str) else None
@@ -94,7 +94,7 @@ def model_class(kind: str) -> type[Recommender]:
 
 
 def kind_of(model: "str | type[Recommender] | Recommender") -> tuple[str, dict[str, Any]]:
-    """Return the kind of a model that is given by its name, class or instance, and what an instance fixes."""
+    """Return the kind of a model, given its name, class or instance, and the parameters of an instance."""
     if isinstance(model, str) or not (inspect.isclass(model) or isinstance(model, Recommender)):
         return model_class(model).__name__, {}
     given = model if inspect.isclass(model) else type(model)
@@ -110,8 +110,8 @@ def kind_of(model: "str | type[Recommender] | Recommender") -> tuple[str, dict[s
 def build(kind: str, parameters: Mapping[str, Any], machine: Mapping[str, Any] | None = None) -> Recommender:
     """Build a model from the name of its kind and its parameters.
 
-    `machine` holds parameters that change no result, such as threads, for models of all kinds: parameters
-    that are None, or that the model does not have, are left out.
+    `machine` has parameters that change no result, such as threads. Those that are None, or that this model
+    does not have, are left out.
     """
     model = model_class(kind)
     known = model.defaults()
@@ -130,13 +130,13 @@ def build(kind: str, parameters: Mapping[str, Any], machine: Mapping[str, Any] |
 
 
 def load(path: str | PathLike[str], *, frames: str | None = None) -> Recommender:
-    """Open a saved model. Its arrays stay in the file and are checked when they are first used.
+    """Open a saved model. The arrays stay in the file and are checked when they are first used.
 
-    `frames` is the data frame library of its tables: "polars", "pandas" or "pyarrow"; by default that of the
-    frame it was fitted on, if that is installed, else polars.
+    `frames` is the library of the tables that the model returns: "polars", "pandas" or "pyarrow". By default
+    it is the library of the data frame that the model was fitted on, if installed, else polars.
     """
     check_frames(frames)
-    expanded(path)  # refuses what is no name of a file
+    expanded(path)  # Raises if it is not the name of a file.
     facts, arrays = open_file(path)
     if "table" in facts:
         check_threads("opening a model with a table of items")

@@ -1,4 +1,4 @@
-"""Compare new data and a new model with those published before: bounds, the faults beyond them, samples."""
+"""Compare new data and a new model with what was published before: bounds, faults, and samples."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,38 +28,38 @@ from mrfrec.nightly.job import Guard
 
 SIZES = ("users", "items", "pairs")
 _ROUNDING = 1e-9  # relative error of a share such as 0.3 of 10 users
-_COMPARED_USERS = 1_000  # with the model before
-_COMPARED_ITEMS = 10  # recommendations of each of them
-_SHOWN_ITEMS = 5  # of the history and the recommendations of a sample
+_COMPARED_USERS = 1_000  # users for whom both models are asked
+_COMPARED_ITEMS = 10  # recommendations per user that are compared
+_SHOWN_ITEMS = 5  # items of a history, and recommendations, in a sample
 _LONGEST_TITLE = 80  # characters
 
 
 def drift(before: Recommender, data: Interactions) -> dict[str, Any]:
-    """Return the share of the interactions that moved to other items, and how many items are new and gone.
+    """Return the share of the interactions that moved to other items, and how many items are new or gone.
 
-    The share is ½ Σ |p − q|, where p and q are the shares of each item before and now. It is near 1 if
-    the ids of items are no longer the same.
+    The share is ½ Σ |p − q| over the items, where p and q are an item's share of the interactions before and
+    now. It is near 1 if items have other ids than before.
     """
     q = data.popularity / max(data.popularity.sum(), 1)
     p = before.popularity_ / max(before.popularity_.sum(), 1)
-    place_of = {str(item): place for place, item in enumerate(data.items)}  # 7 and "7" are the same
-    place = np.array([place_of.get(str(item), -1) for item in before.items_])
-    is_kept = place >= 0
-    moved = round(float(1 - np.minimum(p[is_kept], q[place[is_kept]]).sum()), 6)
+    index_of = {str(item): index for index, item in enumerate(data.items)}  # 7 and "7" are the same
+    index = np.array([index_of.get(str(item), -1) for item in before.items_])
+    is_kept = index >= 0
+    moved = round(float(1 - np.minimum(p[is_kept], q[index[is_kept]]).sum()), 6)
     kept = int(is_kept.sum())
-    return {"drift": moved, "new_items": data.n_items - kept, "gone_items": len(place) - kept}
+    return {"drift": moved, "new_items": data.n_items - kept, "gone_items": len(index) - kept}
 
 
 def ids_of(users: Ids | None, items: Ids) -> dict[str, str]:
-    """Return whether the ids are integers or strings, for the record of the run."""
+    """Return the type of the ids, "integers" or "strings", for the record of the run."""
     both = {"users": users, "items": items}
     return {role: "strings" if ids.is_text else "integers" for role, ids in both.items() if ids is not None}
 
 
 def changed_ids(before: Mapping[str, str], data: Interactions, *, is_batch: bool) -> list[str]:
-    """Return a message where users or items have ids of another kind than those published.
+    """Return a message if users or items have ids of another type than the published ids.
 
-    A batch read from text may have integers alone where the published ids are strings: it takes their kind.
+    A batch that is read from text may have only integers where the published ids are strings.
     """
     kinds = () if data.origin is None else (data.origin.users, data.origin.items)
     messages = []
@@ -84,7 +84,7 @@ class Bound:
     least: float = -math.inf
     most: float = math.inf
     before: float = 1.0  # value of earlier runs that it is compared with
-    fault: str  # the message for other values, with places for {value} and its relative {change}
+    fault: str  # message for a value beyond the bound; {value} and its relative {change} are filled in
 
     def is_broken_by(self, value: float) -> bool:
         """Return whether a value is beyond the bound by more than rounding errors."""
@@ -96,8 +96,8 @@ def bounds_of(
 ) -> list[Bound]:
     """Return the bounds for a new run, compared with runs published recently and with the last of them.
 
-    Smaller data is compared with the smallest of the recent runs, larger data with the largest. So a
-    usual night after an odd one that was published is not refused.
+    Smaller data is compared with the smallest of the recent runs, larger data with the largest. A usual night
+    is therefore not refused after an odd night that was published.
     """
     bounds = []
     for name in SIZES if recent else ():
@@ -182,7 +182,7 @@ def predicted_since(
     items = before.items_
     try:
         column = items.find(list(data.items), "item")
-    except MrfrecError:  # its ids are of another type
+    except MrfrecError:  # The ids have another type.
         return None
     X = over_columns(data.matrix, column, len(items))
     times = data.times[over_columns(numbered(data.matrix), column, len(items)).data]
@@ -220,10 +220,10 @@ def compare_recommendations(
 ) -> dict[str, Any]:
     """Recommend to some users; return samples of what they get, and the share that they got before.
 
-    The users are at most 1,000, those with the lowest hashes: the same every night. The samples are of the
-    first `count` of them and leave out their ids. `unchanged` is the share of the first 10 recommendations
-    to each user that `before`, the published model, gives too; None without such a model, or with one that
-    cannot answer about these histories.
+    At most 1,000 users are asked: those with the lowest hashes, the same every night. The samples are the
+    first `count` of them, without their ids. `unchanged` is the share of the first 10 recommendations per
+    user that `before`, the published model, gives too. It is None if there is no such model, or if it cannot
+    answer about these histories.
     """
     chosen = np.argsort(hashed(users, np.arange(len(users))), kind="stable")[:_COMPARED_USERS]
     matrix = data.matrix[data.users.find(users.take(chosen), "user")]
@@ -238,7 +238,7 @@ def compare_recommendations(
         samples.append({"items": len(items), "history": history, "recommended": _names(best)})
     try:
         earlier = None if before is None else _recommended(before, histories, options)
-    except MrfrecError:  # its ids are of another type, or it does not know an option
+    except MrfrecError:  # The ids have another type, or the model does not know an option.
         earlier = None
     unchanged = None if earlier is None else _share_in_common(rows, earlier)
     return {"samples": samples, "unchanged": unchanged}
@@ -247,7 +247,7 @@ def compare_recommendations(
 def _recommended(
     model: Recommender, histories: Interactions, options: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return the first 10 recommendations to each of the users, without warnings."""
+    """Return the first 10 recommendations to every user, without warnings."""
     question = Question.of(k=_COMPARED_ITEMS, **options)
     people = people_of(model.fitted_, None, histories)
     prepared, runtime = PreparedQuestion.of(model.fitted_, people, question), runtime_of(model)
@@ -256,7 +256,7 @@ def _recommended(
 
 
 def _share_in_common(rows: Iterable[dict[str, Any]], before: Iterable[dict[str, Any]]) -> float | None:
-    """Return the share of recommendations that are also among earlier ones; None if either are empty."""
+    """Return the share of the recommendations that were given before; None if either are empty."""
     now, then = ({(row["user"], row["item"]) for row in each} for each in (rows, before))
     return len(now & then) / len(now) if now and then else None
 

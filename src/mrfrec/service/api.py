@@ -19,8 +19,8 @@ from mrfrec.checks import in_words
 from mrfrec.errors import MrfrecError
 from mrfrec.options import own_errors
 from mrfrec.service import answers, schemas
-from mrfrec.service.metrics import Metrics
 from mrfrec.service.middleware import LARGE_BODY, info_of
+from mrfrec.service.monitoring import Metrics
 from mrfrec.service.problems import ClientLeftError, ProblemError
 from mrfrec.service.queue import WorkQueue
 from mrfrec.service.served import Choice, Served, ServedModels

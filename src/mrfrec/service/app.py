@@ -21,8 +21,8 @@ from mrfrec.errors import MrfrecError
 from mrfrec.io.atomic import file_path
 from mrfrec.service.access_control import AccessControl
 from mrfrec.service.api import create_router
-from mrfrec.service.metrics import CONTENT_TYPE, Metrics, route_of
 from mrfrec.service.middleware import ProcessLoad, RequestLimits, RequestLog, info_of
+from mrfrec.service.monitoring import CONTENT_TYPE, Metrics, route_of
 from mrfrec.service.page import create_pages, error_page
 from mrfrec.service.problems import ProblemError, busy, problem_of
 from mrfrec.service.queue import WorkQueue

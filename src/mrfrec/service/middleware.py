@@ -18,7 +18,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mrfrec.service.metrics import Metrics, route_of
+from mrfrec.service.monitoring import Metrics, route_of
 from mrfrec.service.problems import ClientLeftError, ProblemError, busy
 from mrfrec.service.settings import ServiceSettings
 

@@ -19,9 +19,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from mrfrec.core import costs, fitting
+from mrfrec.core.accuracy import mean_and_error
 from mrfrec.core.deciding import decide
 from mrfrec.core.engine import STAGE_NAMES, Engine, Progress, part_of
-from mrfrec.core.metrics import mean_and_error
 from mrfrec.core.plan import Plan, Settings, Sizes
 from mrfrec.data.holdout import FEWEST
 from mrfrec.data.interactions import Interactions

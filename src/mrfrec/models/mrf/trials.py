@@ -8,11 +8,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from mrfrec.core import fitting, statistics
+from mrfrec.core.accuracy import of_ranks
 from mrfrec.core.ages import Recency
 from mrfrec.core.engine import Array, Engine, Floats, ranges
 from mrfrec.core.kernels import ranking as kernels
 from mrfrec.core.low_rank import LowRank
-from mrfrec.core.metrics import of_places
 from mrfrec.core.plan import Settings
 from mrfrec.core.rows import DenseRows, Rows
 from mrfrec.fitted.measured import Goal
@@ -151,7 +151,7 @@ class Trials:
             scratch=lambda: np.empty(len(asked.ranked), dtype),
             scratch_bytes=dtype.itemsize * len(asked.ranked),
         )
-        found = of_places(self._goal.kind, k, places, np.diff(asked.hidden.indptr))
+        found = of_ranks(self._goal.kind, k, places, np.diff(asked.hidden.indptr))
         return np.asarray(np.bincount(asked.user, found) / np.bincount(asked.user))
 
 

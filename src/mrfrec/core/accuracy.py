@@ -1,7 +1,4 @@
-"""nDCG and Recall from places, and means with their standard errors.
-
-This is the arithmetic of measuring, training and evaluations.
-"""
+"""nDCG and Recall from ranks, and means with their standard errors: for measuring and for evaluations."""
 
 from typing import Any
 
@@ -12,24 +9,24 @@ from mrfrec.core.engine import Floats
 
 
 def discounts(k: int) -> Floats:
-    """Return what a hit counts at each of the places p = 1…k: 1/log₂(p + 1)."""
+    """Return the gain 1/log₂(p + 1) of a hit of rank p, for p = 1…k."""
     return np.asarray(1.0 / np.log2(np.arange(2, k + 2)))
 
 
 def ideal_gains(targets: npt.NDArray[Any], k: int) -> Floats:
-    """Return the DCG of a perfect list of k places for users with `targets` targets each."""
+    """Return the DCG of a perfect list of k items per user; `targets` has their numbers of targets."""
     return np.asarray(np.append(0.0, np.cumsum(discounts(k)))[np.minimum(targets, k)])
 
 
-def of_places(metric: str, k: int, places: npt.NDArray[Any], counts: npt.NDArray[Any]) -> Floats:
-    """Return nDCG@k ("ndcg") or Recall@k ("recall") of users, from the places of their targets from 1 on.
+def of_ranks(metric: str, k: int, ranks: npt.NDArray[Any], counts: npt.NDArray[Any]) -> Floats:
+    """Return nDCG@k ("ndcg") or Recall@k ("recall") per user, from the ranks of the targets, 1 for the best.
 
-    The targets of one user come after those of the other; `counts` says how many each has, at least one.
+    `ranks` has the targets user by user; `counts` has the number of targets per user, at least one.
     """
     owner = np.repeat(np.arange(len(counts)), counts)
     if metric == "recall":
-        return np.asarray(np.bincount(owner, places <= k, len(counts)) / np.minimum(counts, k))
-    gains = np.append(discounts(k), 0.0)[np.minimum(places, k + 1) - 1]
+        return np.asarray(np.bincount(owner, ranks <= k, len(counts)) / np.minimum(counts, k))
+    gains = np.append(discounts(k), 0.0)[np.minimum(ranks, k + 1) - 1]
     return np.asarray(np.bincount(owner, gains, len(counts)) / ideal_gains(counts, k))
 
 
