@@ -37,7 +37,7 @@ def fit(
     of_entries = None if places is None else places[np.nonzero(X)].astype(np.uint16)
     features = None if F is None else sp.csr_array(F)
     with LocalEngine(threads) as engine:
-        return fitting.fit(matrix, settings, engine, places=of_entries, features=features, reuse=reuse)
+        return fitting.fit(matrix, settings, engine, steps=of_entries, features=features, reuse=reuse)
 
 
 def weights(*arguments: Any, **options: Any) -> Matrix:

@@ -21,7 +21,7 @@ def fitted_by(engine: LocalEngine, settings: Settings) -> Any:
     X = np.hstack([random_matrix(seed, users=400, items=60) for seed in (3, 4, 5)])
     places = places_of(X)[np.nonzero(X)].astype(np.uint16)
     with engine:
-        return fitting.fit(sp.csr_array(X), settings, engine, places=places)
+        return fitting.fit(sp.csr_array(X), settings, engine, steps=places)
 
 
 @pytest.mark.parametrize("parameters", [{}, {"sparsity": 0.3, "rank": 8}], ids=["dense", "sparse"])

@@ -26,7 +26,7 @@ class UserAges(NamedTuple):
     """How much users count by the ages of their events."""
 
     weight: Floats  # ω
-    length: Floats  # Σ r² of each history, its length in entries that have not faded
+    length: Floats  # Σ r² of a history: its length in entries that have not faded
 
 
 def faded(X: "sp.csr_array", times: Times, half_life: float) -> "tuple[sp.csr_array, UserAges]":
@@ -92,12 +92,12 @@ class Recency(NamedTuple):
         *,
         are_times: bool = True,
     ) -> npt.NDArray[np.float32]:
-        """Return what each value is multiplied by.
+        """Return the factor of every value.
 
         Parameters
         ----------
         ptr
-            Where each history begins.
+            Index of the first entry of every history, and the number of entries.
         times
             The time of each entry; with `are_times=False`, numbers that tell the order alone.
         """

@@ -87,16 +87,17 @@ class Layout:
 
     pattern: Pattern
     schedule: Schedule
-    members: npt.NDArray[np.int64]  # of each block: its items, its kinds, the kinds in D
+    # Numbers of items in the blocks, of different items, and of different items in D.
+    members: npt.NDArray[np.int64]
     kinds: npt.NDArray[np.int64]
     targets: npt.NDArray[np.int64]
     twin: npt.NDArray[np.int32]
     ordered: bool = False
 
-    def places(self) -> npt.NDArray[np.int64]:
-        """Return the numbers in each block's place: first the strict lower triangle of S, then estimates.
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Return how many numbers the blocks store: the strict lower triangle of S, replaced by estimates.
 
-        With ordered pairs, first columns of D, whose place the estimates take, and the triangle of C behind.
+        With ordered pairs they store columns of D, which the estimates replace, and then the triangle of C.
         """
         triangle = self.kinds * (self.kinds - 1) // 2
         estimates = self.targets * self.kinds
@@ -117,7 +118,7 @@ def planned_bytes(sizes: Sizes, settings: Settings) -> tuple[int, float]:
 
 
 def planned_bytes_of_rows(sizes: Sizes) -> tuple[int, float]:
-    """Return the same for B by column and by row, then by row beside A."""
+    """Return the same for the last stage, which holds B by column and by row, then by row beside A."""
     return sizes.held + (60 + 24 * TRANSPOSE_PARTS) * sizes.items, 4.0 + 2 * (4 + sizes.itemsize) + 1
 
 
@@ -173,7 +174,7 @@ def estimate_weights(
     advice = "Make the blocks smaller: a smaller sparsity or a smaller max_neighbors."
     itemsize = np.dtype(dtype).itemsize
     counts = np.min_scalar_type(int(np.bincount(schedule.dependents, minlength=1).max()))
-    block_bytes = layout.places() * itemsize + members * _PER_MEMBER + kinds * _PER_KIND
+    block_bytes = layout.lengths() * itemsize + members * _PER_MEMBER + kinds * _PER_KIND
     held += (4 + itemsize + counts.itemsize) * len(columns) + 120 * m + 4 * len(schedule.dependents)
     held += 24 * TRANSPOSE_PARTS * m
     memory.require("rows", held + 2 * (4 + itemsize) * len(columns), advice)
@@ -237,15 +238,16 @@ def estimate_weights(
 
 
 def gather_blocks(statistics: Statistics, dtype: str, batch: Blocks, engine: Engine) -> Array:
-    """Stream the rows of XᵀX into the blocks: return the strict lower triangle of each block's part."""
+    """Stream the rows of XᵀX into the blocks: return the strict lower triangles of their parts."""
     m, tasks = statistics.m, statistics.row_tasks()
     with engine.stage("gather", m * batch.of, (m * batch.first, m * batch.last)):
         store = np.empty(int(batch.store_ptr[-1]), dtype)
-        # For each item, the blocks in which it stands for a kind, and its place there, counted from 1.
+        # List the blocks of every item that is not identical to an earlier one, and its index in the block,
+        # counted from 1.
         starts = batch.kind_ptr.astype(np.int32)
-        place = np.arange(1, starts[-1] + 1, dtype=np.int32) - np.repeat(starts[:-1], np.diff(starts))
-        of_item = transposed(batch.kind_ptr, batch.kinds, m, engine, place)
-        del place
+        index = np.arange(1, starts[-1] + 1, dtype=np.int32) - np.repeat(starts[:-1], np.diff(starts))
+        of_item = transposed(batch.kind_ptr, batch.kinds, m, engine, index)
+        del index
         order = statistics.order
         gather = kernels.gather if order is None else of_order.gather_ordered
         what = (statistics.X,) if order is None else (statistics.X, order)
@@ -260,7 +262,7 @@ def gather_blocks(statistics: Statistics, dtype: str, batch: Blocks, engine: Eng
 
 
 def solve_blocks(statistics: Statistics, ridge: Floats, batch: Blocks, store: Array, engine: Engine) -> None:
-    """Turn each block's part of XᵀX into its estimates, in place, largest blocks first."""
+    """Replace the parts of XᵀX of the blocks by their estimates, in place, largest blocks first."""
     size = np.diff(batch.kind_ptr)
     largest = int(size.max())
     by_size = np.argsort(-size, kind="stable")
@@ -314,7 +316,7 @@ def lay_out(layout: Layout, first: int, last: int, engine: Engine) -> Blocks:
     some, schedule, twin = slice(first, last), layout.schedule, layout.twin
     member_ptr, kind_ptr, store_ptr = (
         np.concatenate([[0], np.cumsum(sizes[some])])
-        for sizes in (layout.members, layout.kinds, layout.places())
+        for sizes in (layout.members, layout.kinds, layout.lengths())
     )
     start, stop = schedule.dependent_ptr[first], schedule.dependent_ptr[last]
     batch = Blocks(
@@ -336,7 +338,7 @@ def lay_out(layout: Layout, first: int, last: int, engine: Engine) -> Blocks:
     columns = layout.pattern.column_ptr, layout.pattern.neighbors
     columns_with_diagonal(*columns, batch.heads, member_ptr, batch.members)
     engine.run(
-        lambda t, place: kernels.find_kinds(batch, twin, *t, place),
+        lambda t, index: kernels.find_kinds(batch, twin, *t, index),
         split_evenly(layout.members[some], 256),
         scratch=lambda: np.full(len(twin), -1, np.int32),
         scratch_bytes=4 * len(twin),

@@ -30,7 +30,7 @@ def planned_bytes(sizes: Sizes) -> int:
 
 
 def scaled_matrix(statistics: Statistics, dtype: str, engine: Engine) -> Array:
-    """Return S, m × m, of which only the lower triangle is filled."""
+    """Return S, m × m, with only the lower triangle filled."""
     m = statistics.m
     S: Array = np.empty((m, m), dtype)
     with engine.stage("matrix", m):
@@ -62,7 +62,7 @@ def closed_form(
 def ordered_closed_form(statistics: Statistics, ridge: Floats, dtype: str, engine: Engine) -> Array:
     """Return B of the dense model with ordered pairs: P·D − P·dMat(diag(P·D) ⊘ diag(P)), rescaled.
 
-    P = (C + ridge)⁻¹ replaces C, and B replaces D, one panel of columns after the other.
+    P = (C + ridge)⁻¹ replaces C, and B replaces D, one panel of columns at a time.
     """
     m, order = statistics.m, statistics.order
     assert order is not None
@@ -120,7 +120,8 @@ def _invert(A: Array, engine: Engine) -> None:
     side = tile_size(m)
     tiles = ranges(0, m, side)
     with engine.stage("factorise", sum((m - k0) * k1 for k0, k1 in tiles)):
-        for k0, k1 in tiles:  # A = L·Lᵀ, one column of tiles after the other
+        # A = L·Lᵀ, one column of tiles at a time.
+        for k0, k1 in tiles:
             below = ranges(k0, m, 2 * side)
             engine.run(
                 lambda rows, k=(k0, k1): kernels.factor_update(routines, A, *k, *rows),
@@ -135,7 +136,8 @@ def _invert(A: Array, engine: Engine) -> None:
             )
     with engine.stage("invert factor", sum(i0 * i0 // 2 for i0, _ in tiles)):
         panel = np.empty((side, m), A.dtype)
-        for i0, i1 in tiles:  # W = L⁻¹, one row of tiles after the other
+        # W = L⁻¹, one row of tiles at a time.
+        for i0, i1 in tiles:
             panel[: i1 - i0, :i0] = A[i0:i1, :i0]
             before = ranges(0, i0, 2 * side)
             engine.run(
@@ -155,7 +157,8 @@ def _invert(A: Array, engine: Engine) -> None:
                 kernels.multiply_factor_tiles(routines, A, space, *i, *columns)
                 A[slice(*i), slice(*columns)] = space[: i[1] - i[0], : columns[1] - columns[0]]
 
-        for i0, i1 in tiles:  # C = Wᵀ·W, one row of tiles after the other
+        # C = Wᵀ·W, one row of tiles at a time.
+        for i0, i1 in tiles:
             before = [*ranges(0, i0, 2 * side), (i0, i1)]
             engine.run(
                 partial(multiply, i=(i0, i1)),

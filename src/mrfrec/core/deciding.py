@@ -1,7 +1,7 @@
 """What a fit will do, decided before it starts: dense or sparse, with or without a low-rank part.
 
-Each stage says beside its code what it holds at its peak, in bytes beyond the matrix that a fit is given. The
-count does not depend on the number of threads.
+Beside its code, a stage says how many bytes it holds at its peak, beyond the matrix that a fit is given. The
+number does not depend on threads.
 """
 
 import math
@@ -31,7 +31,7 @@ _RANK, _RANK_ITEMS = 256, 16_000_000
 def decide(settings: Settings, sizes: Sizes, memory: Budget, *, with_low_rank: bool = False) -> Plan:
     """Choose dense or sparse where that is left open, and refuse what does not fit.
 
-    `with_low_rank`: a sparse model may have a low-rank part beside it.
+    With `with_low_rank`, a sparse model may have a low-rank part.
     """
     if settings.order and settings.mean_constraint:
         raise ParameterError("mean_constraint", "False where order is above 0", settings.mean_constraint)
@@ -102,7 +102,7 @@ def decide(settings: Settings, sizes: Sizes, memory: Budget, *, with_low_rank: b
 
 
 def sparse_stages(sizes: Sizes, settings: Settings) -> list[tuple[int, float]]:
-    """Return what each stage of a sparse model holds: bytes in any case, and bytes for each entry of A."""
+    """Return the bytes that the stages of a sparse model hold in any case, and for every entry of A."""
     return [
         (statistics.planned_bytes(sizes), 0.0),
         pattern.planned_bytes(sizes),

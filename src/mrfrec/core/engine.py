@@ -121,12 +121,12 @@ class Engine(ABC):
         self._stage, self._done, self._total = "", 0, 0
         self._costs: dict[str, float] = {}
         self._growth: dict[str, Sequence[float]] = {}
-        self._shares: dict[str, float] = {}  # how much of each stage is done, from 0 to 1
+        self._shares: dict[str, float] = {}  # how much of a stage is done, from 0 to 1
 
     @property
     @abstractmethod
     def memory(self) -> Budget:
-        """The bytes a fit may use, and what each of its stages needs."""
+        """The bytes a fit may use, and how many its stages need."""
 
     @abstractmethod
     def run(
@@ -140,9 +140,9 @@ class Engine(ABC):
     ) -> list[Result]:
         """Return `[work(task) for task in tasks]`, computed on the threads of this machine.
 
-        With `scratch`, each thread makes one scratch space, of `scratch_bytes`, and passes it to `work` as
-        the second argument. No more threads run than `self.scratch` has room for. `costs` are the steps of
-        progress that each task counts for, or a function that computes them from its result.
+        With `scratch`, a thread makes one scratch space, of `scratch_bytes`, and passes it to `work` as the
+        second argument. No more threads run than `self.scratch` has room for. `costs` are the steps of
+        progress that tasks count for, or a function that computes them from a result.
         """
 
     # ── time and progress ─────────────────────────────────────────────────────────────────────────
@@ -164,7 +164,7 @@ class Engine(ABC):
         self._stage, self._done, self._total = outer
 
     def expect(self, costs: Mapping[str, float], growth: Sequence[float] = (0.0, 1.0)) -> None:
-        """Announce about how many seconds each stage takes; only their ratios count.
+        """Announce about how many seconds the stages take; only the ratios count.
 
         Where the steps of a stage take different times, `growth` holds the share of its time that has passed
         at evenly spaced steps, from 0 at the first to 1 at the last.
@@ -173,7 +173,7 @@ class Engine(ABC):
         self._growth.update(dict.fromkeys(costs, growth))
 
     def add_saved(self, timings: dict[str, float]) -> None:
-        """Add the seconds of stages whose results were taken from an earlier fit."""
+        """Add the seconds of stages if an earlier fit left their results."""
         for name, seconds in timings.items():
             self._costs.pop(name, None)
             self.timings[name] = self.timings.get(name, 0.0) + seconds

@@ -45,15 +45,15 @@ class Scratch:
 
 
 def bytes_for_scratch(m: int, most: int) -> int:
-    """Return the bytes of one `Scratch`; each thread needs one."""
+    """Return the bytes of the `Scratch` that a thread needs."""
     return 8 * m + 8 * max(m, _ROOM) + 8 * (1 << (31 - FINE)) + 16 * most + 8 * max(_ROOM // 4, most)
 
 
 class Pairs(NamedTuple):
-    """Entries before the diagonal of some rows of S, one row after the other."""
+    """Entries before the diagonal of some rows of S, row by row."""
 
     rows: npt.NDArray[np.int64]
-    counts: npt.NDArray[np.int64]  # entries of each row
+    counts: npt.NDArray[np.int64]  # entries per row
     items: npt.NDArray[np.int32]
     sizes: npt.NDArray[np.float32]
 
@@ -74,9 +74,9 @@ class Columns:
 
 
 def history_lengths(begin: Array) -> npt.NDArray[np.uint32]:
-    """Return for each interaction the length of its history, given where that begins.
+    """Return the length of the history of every interaction.
 
-    `begin` holds the beginnings of all histories, each as often as the history is long.
+    `begin` holds the index at which the history of an interaction begins.
     """
     is_begin = np.zeros(len(begin), np.bool_)
     is_begin[begin] = True
@@ -127,7 +127,7 @@ def list_columns(
 ) -> list[Columns]:
     """List the largest entries with |S| > threshold in the columns of successive items.
 
-    `lengths` holds, for each user of each item, the length of the user's history. Entries with |S| ≤ ties
+    `lengths` holds the lengths of the histories of the users of every item. Entries with |S| ≤ ties
     tie; if `limits` is not empty, column i keeps at most limits[i] of these. When `may_keep(count)` returns
     False, stop and return no columns.
     """
@@ -182,7 +182,7 @@ class Histogram:
 
 
 def deal(tied: npt.NDArray[np.int64], dealt: int) -> npt.NDArray[np.int64]:
-    """Return how many entries each column gets if `dealt` are dealt in turn, at most tied[i] to column i."""
+    """Return how many entries the columns get if `dealt` are dealt in turn, at most tied[i] to column i."""
     takers = len(tied) - np.cumsum(np.bincount(tied))  # columns that get an entry in each round
     rounds = int(np.searchsorted(np.cumsum(takers), dealt, side="right"))
     limits = np.minimum(tied, rounds)

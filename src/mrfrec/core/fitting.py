@@ -27,7 +27,7 @@ Value = TypeVar("Value")
 
 
 class AgedHistories(NamedTuple):
-    """Histories whose values fade, and how much their users count."""
+    """Histories with faded values, and how much their users count."""
 
     X: sp.csr_array
     ages: UserAges
@@ -63,18 +63,18 @@ def fit(
     *,
     features: sp.csr_array | None = None,
     times: Times | None = None,
-    places: npt.NDArray[np.uint16] | None = None,
+    steps: npt.NDArray[np.uint16] | None = None,
     copied: int = 0,
     announce: Callable[[Plan], None] = lambda _: None,
     reuse: "Reuse | None" = None,
 ) -> Fitted:
     """Learn B from a canonical CSR matrix, of which `copied` bytes were not the caller's.
 
-    `features` are those of the items, features × items. `times` are those of the entries of X, in
-    microseconds: they decide nothing but with `settings.half_life` or `settings.order`, which may be given
-    `places` instead, the numbers of earlier times in each history. `announce(plan)` is called when it is
-    decided what will be done, before any work; an automatic l2 stays "auto" there. `reuse` saves what later
-    fits to the same matrices need not do again; the timings are those of a fit that does all of it.
+    `features` is a matrix of features × items. `times` holds a time in microseconds for every entry of X.
+    Times matter only with `settings.half_life` or `settings.order`; for order, `steps` may take their place:
+    the number of earlier times in the history of an entry. `announce(plan)` is called before any work, when
+    it is decided what will be done; an automatic l2 is still "auto" then. `reuse` saves what later fits to
+    the same matrices need not do again; the timings are the timings of a fit that does all of it.
     """
     features = settings.counted(features)
     sizes = sizes_of(X, settings, engine.memory.limit, copied, features)
@@ -88,10 +88,10 @@ def fit(
             raise
         # The results of earlier fits take the memory that this one needs.
         reuse.drop_besides(stages.keys)
-        more: dict[str, Any] = {"features": features, "times": times, "places": places, "copied": copied}
+        more: dict[str, Any] = {"features": features, "times": times, "steps": steps, "copied": copied}
         return fit(X, settings, engine, **more, announce=announce, reuse=reuse)
-    if settings.order and places is None and times is not None:
-        places = stages.made("places", lambda: places_of(X, times, engine))
+    if settings.order and steps is None and times is not None:
+        steps = stages.made("steps", lambda: steps_of(X, times, engine))
     entries, ages = X, None
     if settings.half_life and times is not None:
         X, ages = stages.made("faded", lambda: AgedHistories(*faded(entries, times, settings.half_life)))
@@ -121,8 +121,8 @@ def fit(
     l2 = moments.typical_ridge(settings) if plan.l2 == "auto" else plan.l2
     plan = replace(plan, l2=l2)
     if settings.order:
-        assert places is not None
-        facts = facts.with_order(X.indptr.astype(np.int64, copy=False), places, settings.order, engine)
+        assert steps is not None
+        facts = facts.with_order(X.indptr.astype(np.int64, copy=False), steps, settings.order, engine)
     ridge = facts.ridge(l2, settings.dropout)
     statistics.check_range(facts.S_diagonal, ridge)
     solve = _fit_dense if plan.kind == "dense" else _fit_sparse
@@ -156,17 +156,17 @@ def placed(plan: Plan, settings: Settings, sizes: Sizes, engine: Engine) -> tupl
     return replace(plan, device=f"on {device.name}"), device
 
 
-def places_of(X: sp.csr_array, times: Times, engine: Engine) -> npt.NDArray[np.uint16]:
-    """Return the number of different earlier times in its history, for each entry."""
-    ptr, places = X.indptr.astype(np.int64), np.empty(X.nnz, np.uint16)
+def steps_of(X: sp.csr_array, times: Times, engine: Engine) -> npt.NDArray[np.uint16]:
+    """Return the number of different earlier times in the history of every entry."""
+    ptr, steps = X.indptr.astype(np.int64), np.empty(X.nnz, np.uint16)
 
     def number(users: tuple[int, int]) -> None:
         own = ptr[users[0] : users[1] + 1]
         some = slice(own[0], own[-1])
-        places[some] = np.minimum(steps_from_end(own - own[0], -times[some]), np.iinfo(np.uint16).max)
+        steps[some] = np.minimum(steps_from_end(own - own[0], -times[some]), np.iinfo(np.uint16).max)
 
     engine.run(number, split_evenly(np.diff(ptr) + 1, 64))
-    return places
+    return steps
 
 
 def sizes_of(
@@ -205,7 +205,7 @@ def _fit_sparse(stages: "_Stages", facts: Statistics, ridge: Floats, plan: Plan,
             held=sizes.held + sizes.scratch,
         ),
     )
-    steps = stages.made(
+    schedule = stages.made(
         "schedule", lambda: blocks.make_schedule(by_size, facts.popularity, settings.r, engine)
     )
     entries = by_size.with_sorted_columns(engine, in_place=is_last)
@@ -213,7 +213,7 @@ def _fit_sparse(stages: "_Stages", facts: Statistics, ridge: Floats, plan: Plan,
     weights = blocks.estimate_weights(
         facts,
         entries,
-        steps,
+        schedule,
         ridge,
         dtype=settings.dtype,
         engine=engine,
@@ -228,7 +228,7 @@ def _fit_sparse(stages: "_Stages", facts: Statistics, ridge: Floats, plan: Plan,
         scale=facts.s,
         pattern=entries.to_matrix(),
         threshold=by_size.threshold,
-        n_blocks=len(steps),
+        n_blocks=len(schedule),
     )
 
 
@@ -255,7 +255,7 @@ def _fit_dense(stages: "_Stages", facts: Statistics, ridge: Floats, plan: Plan, 
 
 
 class Reuse:
-    """Results of earlier fits to the same matrix: the latest of each stage, by the settings it depends on."""
+    """Results of earlier fits to the same matrix: the latest of a stage, by the settings it depends on."""
 
     # A grid over r or l2 within one sparsity comes back to the same few patterns. Other results are large.
     _most: ClassVar = {"pattern": 4, "schedule": 4}
@@ -270,10 +270,10 @@ class Reuse:
         return self._results.get((stage, key))
 
     def put(self, stage: str, key: Hashable, value: Any, seconds: dict[str, float]) -> None:
-        """Keep a result, in the place of the oldest if there are enough."""
+        """Keep a result, and forget the oldest of the stage if there are enough."""
         self._results[stage, key] = value, seconds
-        for place in [place for place in self._results if place[0] == stage][: -self._most.get(stage, 1)]:
-            del self._results[place]
+        for old in [kept for kept in self._results if kept[0] == stage][: -self._most.get(stage, 1)]:
+            del self._results[old]
 
     def drop(self, stage: str, key: Hashable) -> None:
         """Forget a result."""
@@ -281,19 +281,19 @@ class Reuse:
 
     def nbytes_besides(self, keys: dict[str, Hashable]) -> int:
         """Return the bytes of all results that a fit with these keys does not use."""
-        return sum(int(r[0].nbytes) for place, r in self._results.items() if place not in keys.items())
+        return sum(int(r[0].nbytes) for kept, r in self._results.items() if kept not in keys.items())
 
     def drop_all_but(self, *stages: str) -> None:
         """Forget the results of all other stages."""
-        self._results = {place: r for place, r in self._results.items() if place[0] in stages}
+        self._results = {kept: r for kept, r in self._results.items() if kept[0] in stages}
 
     def drop_besides(self, keys: dict[str, Hashable]) -> None:
         """Forget all results that a fit with these keys does not use."""
-        self._results = {place: r for place, r in self._results.items() if place in keys.items()}
+        self._results = {kept: r for kept, r in self._results.items() if kept in keys.items()}
 
 
 class _Stages:
-    """The stages of a fit, by name, with the settings that decide the result of each: its key."""
+    """The stages of a fit, by name, and their keys: the settings that decide the result of a stage."""
 
     def __init__(self, settings: Settings, engine: Engine, reuse: Reuse | None) -> None:
         self.settings, self.engine, self.reuse = settings, engine, reuse
@@ -302,7 +302,7 @@ class _Stages:
         scaling = (settings.alpha, *rows, settings.center)
         entries = (*scaling, settings.sparsity, settings.max_neighbors)
         self.keys: dict[str, Hashable] = {
-            "places": None,
+            "steps": None,
             "faded": settings.half_life,
             # Features are further rows, and faded values differ within a row.
             "sides": tuple(x > 0 for x in rows[1:]),

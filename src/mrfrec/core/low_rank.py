@@ -67,12 +67,12 @@ class LowRank:
 
     @cached_property
     def diagonal(self) -> Array:
-        """What each item would add to its own score if it counted there: the diagonal of λ·left·V·Vᵀ."""
+        """What an item would add to its own score if it counted there: the diagonal of λ·left·V·Vᵀ."""
         return np.asarray(self.left * np.einsum("ik,ik->i", self.vectors, self.vectors))
 
     @cached_property
     def norms(self) -> Floats:
-        """‖v‖ of each row v of V, and the norm of its second half, 2 × m."""
+        """The norms ‖v‖ of the rows of V, and the norms of their second halves, 2 × m."""
         return _halves(self.vectors)
 
     def norm_bounds(self, h: Array) -> Floats:
@@ -86,7 +86,7 @@ class LowRank:
         return dtype.type(8 * self.vectors.shape[1] * np.finfo(dtype).eps)
 
     def scaled(self, factor: Array) -> "LowRank":
-        """Multiply the scores of each item by a factor other than 0."""
+        """Multiply the scores of items by factors other than 0."""
         dtype = self.vectors.dtype
         vectors = (self.vectors * factor[:, None]).astype(dtype, copy=False)
         return LowRank(vectors, (self.left / factor).astype(dtype, copy=False))
@@ -98,7 +98,7 @@ class LowRank:
         return weights
 
     def between(self, had: Array, targets: Array) -> Floats:
-        """Return the weights of some items in the scores of others, had × targets."""
+        """Return the weights of items of a history in the scores of target items, had × targets."""
         left = self.vectors[had].astype(np.float64) * self.left[had, None]
         weights = left @ self.vectors[targets].astype(np.float64).T
         weights[had[:, None] == targets[None, :]] = 0.0
@@ -106,7 +106,7 @@ class LowRank:
 
 
 def _halves(vectors: Array) -> Floats:
-    """Return the norm of each row and of its second half, 2 × rows; float64, for squares of small float32."""
+    """Return the norms of the rows and of their second halves, 2 × rows; float64 for small squares."""
     parts = vectors, vectors[:, vectors.shape[1] // 2 :]
     return np.sqrt([np.einsum("ik,ik->i", part, part, dtype=np.float64) for part in parts])
 
@@ -145,7 +145,7 @@ def basis_size(rank: int, m: int) -> tuple[int, int]:
 
 
 class Side(NamedTuple):
-    """A part of X by user or by item: user (or item) s has values[ptr[s]:ptr[s+1]] at these places of `rows`.
+    """A part of X by user or by item: user (or item) s has values[ptr[s]:ptr[s+1]] for rows[ptr[s]:ptr[s+1]].
 
     A product with a matrix sums these rows of it, times the values, and multiplies the sum by weight[s].
     """
@@ -189,7 +189,7 @@ def sample_step(users: int, items: int, pairs: int) -> int:
 
 
 def sides(X: "sp.csr_array", dtype: str) -> tuple[list[tuple[Side, Side]], Array]:
-    """Return X by user and by item for each part of the users, and the scale of the items, D_i^(−½)."""
+    """Return the parts of X by user and by item, and the scale of the items, D_i^(−½)."""
     step = sample_step(X.shape[0], X.shape[1], X.nnz)
     X = X[sample(X.shape[0], step)] if step > 1 else X
     n, m = X.shape
@@ -221,7 +221,7 @@ def sides(X: "sp.csr_array", dtype: str) -> tuple[list[tuple[Side, Side]], Array
 
 
 def users_at_once(n: int) -> int:
-    """Return how many of n users a part of X has; parts are few, since each has a pointer per item."""
+    """Return how many of n users a part of X has; parts are few, since they have a pointer per item."""
     return max(_USERS_AT_ONCE, -(-n // _MOST_PARTS))
 
 
@@ -232,7 +232,7 @@ def power(squares: Array, exponent: float, dtype: str) -> Array:
 
 
 def sums_of_squares(X: "sp.csr_array") -> tuple[Array, Array]:
-    """Return the sums of squares of each column and each row."""
+    """Return the sums of squares of columns and of rows."""
     if (X.data == 1).all():
         return np.bincount(X.indices, minlength=X.shape[1]).astype(np.float64), np.diff(X.indptr)
     squares = np.square(X.data, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Find the nearest neighbours of each item by cosine, streaming rows of XᵀX."""
+"""Find the nearest neighbours of all items by cosine, streaming rows of XᵀX."""
 
 import numpy as np
 import scipy.sparse as sp

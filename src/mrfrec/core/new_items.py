@@ -2,7 +2,7 @@
 
     b = (S_NN + ridge)⁻¹·S_Ni
 
-N are the used items whose features are most like those of the new item i, by cosine. S is that of Eq. 4, with
+N holds the used items with the features most like those of the new item i, by cosine. S is as in Eq. 4, with
 features as further rows, which count more than elsewhere because nothing else is known of a new item. All
 columns have one scale, since nobody knows how popular each item will be.
 
@@ -60,8 +60,8 @@ def new_columns(
 
     The second matrix has the cosines that chose these used items.
 
-    `features` are those of all items, features × items. If items in `new` have users, these do not count in
-    the items' own columns.
+    `features` is a matrix of features × items. The users of items in `new`, if any, do not count in the
+    columns of these items.
     """
     m = X.shape[1]
     count = len(new)
@@ -102,7 +102,7 @@ def new_columns(
 def nearest_by_features(
     features: sp.csr_array, new: npt.NDArray[np.int64], used: npt.NDArray[np.bool_]
 ) -> sp.csc_array:
-    """Return the cosines of new items with at most `NEIGHBORS` used items each, the nearest: items × new."""
+    """Return the cosines of new items with their nearest used items, at most `NEIGHBORS`: items × new."""
     squares = np.bincount(features.indices, features.data**2, features.shape[1])
     unit = features.multiply(1 / np.sqrt(np.where(squares > 0, squares, 1.0))[None, :]).tocsc()
     of_used = unit.multiply(used[None, :]).T.tocsr()
@@ -127,7 +127,7 @@ def nearest_by_features(
 
 
 def shares_of_alike(nearest: sp.csc_array) -> sp.csc_array:
-    """Return κ, how much of each used item's column a new item gets, from their cosines: items × new."""
+    """Return κ, the shares that new items get of the columns of used items, from cosines: items × new."""
     powers = nearest.data**POWER
     sums = np.bincount(
         np.repeat(np.arange(nearest.shape[1]), np.diff(nearest.indptr)), powers, nearest.shape[1]

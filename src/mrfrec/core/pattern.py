@@ -6,10 +6,9 @@ cyclic order. Where thousands of items are used by the same one person, and so a
 neighbours over the group; lowest index first would give every item of the group the same few.
 
 `sparsity=q` asks for round(q·m²) entries, diagonal included, before the cap. The threshold moves in steps of
-0.05 %; the step whose entries come nearest to that number is taken if it misses it by 1 % or less. Otherwise
-many entries share one step, and this step is cut: its entries are dealt out to the columns in turn, to each
-column its largest (ties as above), then to each its second, and so on, columns by index, until the number is
-reached.
+0.05 %, and the step that comes nearest to that number is taken if it misses it by 1 % or less. Otherwise
+many entries share one step, and this step is cut: its entries are dealt out to the columns in turn, by index,
+first the largest entry of a column (ties as above), then the second, and so on, until the number is reached.
 """
 
 from collections.abc import Callable
@@ -60,14 +59,14 @@ class Pattern:
         return int(self.column_ptr.nbytes + self.neighbors.nbytes)
 
     def with_sorted_columns(self, workers: Engine, *, in_place: bool) -> "Pattern":
-        """Each column in ascending order; in place where the schedule was the last to need the ranking."""
+        """Return the pattern with ascending columns; in place where nothing else needs the ranking."""
         neighbors = self.neighbors if in_place else self.neighbors.copy()
         tasks = split_evenly(np.diff(self.column_ptr) + 1, 256)
         workers.run(lambda t: kernels.sort_columns(self.column_ptr, neighbors, *t), tasks)
         return self if in_place else replace(self, neighbors=neighbors)
 
     def to_matrix(self) -> sp.csc_array:
-        """A itself, diagonal included; of sorted columns."""
+        """Return A itself, diagonal included, from sorted columns."""
         m = len(self.column_ptr) - 1
         ptr = self.column_ptr + np.arange(m + 1)
         rows = np.empty(ptr[-1], np.int32)
@@ -77,7 +76,7 @@ class Pattern:
 
 
 def square_csc(data: Array, rows: npt.NDArray[np.int32], ptr: npt.NDArray[np.int64]) -> sp.csc_array:
-    """A square csc_array around these arrays, whose rows ascend; with 32-bit indices where they do."""
+    """Return a square csc_array around these arrays, with ascending rows and 32-bit indices if possible."""
     index = np.int32 if len(rows) < 2**31 else np.int64
     m = len(ptr) - 1
     matrix = sp.csc_array((data, rows.astype(index, copy=False), ptr.astype(index)), shape=(m, m))
@@ -261,7 +260,7 @@ class _PatternSearch:
 
     @cached_property
     def lengths(self) -> npt.NDArray[np.uint32]:
-        """For each user of each item, the length of the user's history."""
+        """The lengths of the histories of the users of every item."""
         return entries.history_lengths(self.statistics.X.begin)
 
     def cut(

@@ -34,7 +34,7 @@ class Settings:
     r: float
     dtype: Literal["float32", "float64"]
     alpha: float = 0.0
-    center: bool = False  # subtract the mean of each item
+    center: bool = False  # subtract the means of items
     mean_constraint: bool = False
     offset: bool = False
     dropout: float = 0.0  # for p, a ridge of p/(1 − p) times the diagonal of S
@@ -44,7 +44,7 @@ class Settings:
     user_weight: float = 0.0
     feature_weight: float = 0.0
     half_life: float = 0.0  # microseconds after which an event counts half; 0: events do not fade
-    order: float = 0.0  # weight of ordered pairs, beside those of S
+    order: float = 0.0  # weight of ordered pairs, where unordered pairs have weight 1
     recency: float = 1.0
 
     @property

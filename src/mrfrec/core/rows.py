@@ -81,7 +81,7 @@ class Rows:
         return replace(self, values=self.values.copy())
 
     def scaled(self, factors: npt.NDArray[Any]) -> "Rows":
-        """Multiply each column by a factor, in place: the arrays must be this matrix's own."""
+        """Multiply columns by factors, in place: the arrays must belong to this matrix alone."""
         self.values[:] *= factors[self.items]
         return self
 
@@ -129,7 +129,7 @@ class DenseRows:
         return DenseRows(self.array.copy())
 
     def scaled(self, factors: npt.NDArray[Any]) -> "DenseRows":
-        """Multiply each column by a factor, in place."""
+        """Multiply columns by factors, in place."""
         np.multiply(self.array, factors, out=self.array)
         return self
 

@@ -51,7 +51,7 @@ class Statistics:
 
     @property
     def active(self) -> npt.NDArray[np.bool_]:
-        """Items that take part; the others have no weights in or out."""
+        """Boolean per item: the item takes part. Other items have no weights in or out."""
         return np.asarray(self.scaling.a > 0.0)
 
     def accumulator(self) -> Array:
@@ -67,23 +67,23 @@ class Statistics:
         return np.asarray(l2 + dropout / (1 - dropout) * self.S_diagonal)
 
     def with_order(
-        self, user_ptr: npt.NDArray[np.int64], places: npt.NDArray[np.uint16], order: float, engine: Engine
+        self, user_ptr: npt.NDArray[np.int64], steps: npt.NDArray[np.uint16], order: float, engine: Engine
     ) -> "Statistics":
-        """Return these statistics with ordered pairs, which count `order` times what those of S do.
+        """Return these statistics with ordered pairs, which have `order` times the weight of pairs in S.
 
-        `places` are those of the entries of X; features, which come after these, have none.
+        `steps` holds the steps of the entries of X. Features, which come after them, have none.
         """
-        place, after = np.zeros(len(self.X.items), np.uint16), np.zeros(len(self.X.items), np.float32)
-        place[: len(places)] = places
+        step, after = np.zeros(len(self.X.items), np.uint16), np.zeros(len(self.X.items), np.float32)
+        step[: len(steps)] = steps
         lags = np.arange(of_order.LAGS + 1)
         decay, decay_before = order * _DELTA**lags, order * _DELTA ** (lags - 1.0)
         decay[-1] = decay_before[-1] = decay_before[0] = 0.0
-        made = of_order.Order(place, after, decay, decay_before, np.zeros(self.m))
-        longest = int(places.max(initial=0)) + 1
+        made = of_order.Order(step, after, decay, decay_before, np.zeros(self.m))
+        longest = int(steps.max(initial=0)) + 1
         with engine.stage("statistics", 2, (2, 2)):
             engine.run(
                 lambda t, weight: of_order.sum_what_follows(
-                    user_ptr, self.X.values, place, _DELTA**2, *t, after, weight
+                    user_ptr, self.X.values, step, _DELTA**2, *t, after, weight
                 ),
                 split_evenly(np.diff(user_ptr) + 1, _ROW_TASKS),
                 scratch=lambda: np.empty(longest),
@@ -93,7 +93,7 @@ class Statistics:
         return replace(self, order=made)
 
     def first_twins(self, engine: Engine) -> npt.NDArray[np.int32]:
-        """Return for each item the first item with the same users and values: itself, or one before it."""
+        """Return the first identical item, with the same users and values, of every item: mostly itself."""
         hashes = np.empty(self.m, np.uint64)
         engine.run(lambda t: kernels.hash_columns(self.X, *t, hashes), self.row_tasks())
         twin = np.arange(self.m, dtype=np.int32)
@@ -116,7 +116,7 @@ class BothSides:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays that are not those of the matrix."""
+        """Bytes of the arrays that do not belong to the matrix."""
         return sum(int(array.nbytes) for array in (*self.X[2:5], self.popularity))
 
 
@@ -134,7 +134,7 @@ class Moments:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays that are neither those of the matrix nor of `BothSides`."""
+        """Bytes of the arrays that belong neither to the matrix nor to `BothSides`."""
         own = (self.X.values, self.mu, self.squares, self.v, self.of_features)
         return sum(int(array.nbytes) for array in own)
 
@@ -249,7 +249,7 @@ def moments(
 
 
 def _rows_are_even(X: sp.csr_array) -> bool:
-    """Return whether all entries of each row are the same."""
+    """Return whether the entries of a row are all equal, in every row."""
     lengths = np.diff(X.indptr)
     return bool((X.data == np.repeat(X.data[X.indptr[:-1][lengths > 0]], lengths[lengths > 0])).all())
 
@@ -299,7 +299,8 @@ def transposed(
     numbers = range(len(ranges))
     engine.run(lambda t: kernels.count_items(*ranges[t], *given, counts[t]), numbers)
     item_ptr = np.concatenate([[0], np.cumsum(counts.sum(axis=0))])
-    slots = item_ptr[:-1] + np.cumsum(counts, axis=0) - counts  # where each range begins in each item
+    # A range of rows begins at these indices of the items.
+    slots = item_ptr[:-1] + np.cumsum(counts, axis=0) - counts
     rows = np.int32 if values is not None else np.uint32 if len(items) < 2**32 else np.uint64
     out = np.empty(item_ptr[-1], rows), np.empty(item_ptr[-1], np.uint32 if values is None else values.dtype)
     engine.run(lambda t: kernels.transpose(*ranges[t], *given, slots[t], *out), numbers)

@@ -35,7 +35,7 @@ def chosen_device(name: str) -> str:
 
 
 def devices() -> list[tuple[str, str, int, int]]:
-    """Return the name, model, free bytes and total bytes of each GPU that PyTorch finds."""
+    """Return the names, models, free bytes and total bytes of the GPUs that PyTorch finds."""
     try:
         import torch
     except ImportError:

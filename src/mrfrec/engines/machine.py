@@ -65,7 +65,7 @@ def _machine_memory() -> int:
 
 
 def _container_memory(root: Path, membership: Path) -> Iterator[int]:
-    """Yield the bytes that each enclosing control group leaves, counting file cache as free."""
+    """Yield the bytes that the enclosing control groups leave, counting file cache as free."""
     try:
         groups = [line.split(":", 2) for line in membership.read_text().splitlines()]
     except OSError:

@@ -1,4 +1,4 @@
-"""What linear models learn: each item of a history has a weight in the score of each other item."""
+"""What linear models learn: weights of the items of a history in the scores of other items."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class LinearWeights(Learned):
-    """B, and a low-rank part beside it: a user with history x scores base + x·(B + λ·L)."""
+    """B and a low-rank part: a user with history x scores base + x·(B + λ·L)."""
 
     explains: ClassVar[bool] = True
     scales_scores: ClassVar[bool] = True

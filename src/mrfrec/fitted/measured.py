@@ -15,7 +15,7 @@ _NAMES = {"ndcg": "nDCG", "recall": "Recall"}
 
 
 class Goal(NamedTuple):
-    """nDCG or Recall of the first k places, by which values are compared."""
+    """nDCG or Recall of the first k items, the metric by which values are compared."""
 
     kind: str = "ndcg"
     k: int = 100
@@ -101,7 +101,7 @@ class Measured(Tabular):
 
     @property
     def values(self) -> dict[str, float]:
-        """The value of each parameter that was measured."""
+        """The values of the parameters that were measured."""
         return {choice.name: choice.value for choice in self.choices}
 
     def __str__(self) -> str:

@@ -50,7 +50,7 @@ class KNNWeights(LinearWeights):
 
 
 class ItemKNN(Linear):
-    """Score items by their cosines to those items of the history that are among their nearest.
+    """Score an item by its cosines to the items of the history that are among its nearest neighbors.
 
     B_ji = x_j·x_i ÷ (‖x_j‖·‖x_i‖ + shrink) if j is one of the `neighbors` items nearest to i, else 0; x_i is
     the column of item i, in which user u counts as in `MRF(user_weight=…)`. Items with a cosine of 0 or less
@@ -65,8 +65,8 @@ class ItemKNN(Linear):
     user_weight
         A user with n items counts n^−user_weight; 0 gives the plain cosine.
     normalize
-        Divide the weights in each item's score by their sum and score by μ + (x − μ)·B, with the means μ:
-        a prediction of the item's value. Better on some data and far worse on others, so compare both.
+        Divide the weights in the score of an item by their sum and score by μ + (x − μ)·B, with the means μ:
+        a prediction of the item's value. It is better on some data and far worse on other data: compare both.
     threads, memory_limit
         As in `MRF`.
     """

@@ -1,4 +1,4 @@
-"""Models that score by x·B: each item of the history has a weight in the score of each other item."""
+"""Models that score by x·B: an item of the history has weights in the scores of other items."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
@@ -27,7 +27,7 @@ class Linear(Recommender):
             B, m × m: B[j, i] is the weight of item j in the score of item i. A numpy array or a
             `scipy.sparse` matrix of finite numbers, usually with a zero diagonal.
         base
-            The score without any weight: a number for each item, or one for all.
+            The score without a history: a number per item, or one number for all items.
         """
         if getattr(weights, "ndim", 0) != 2 or weights.shape[0] != weights.shape[1]:
             raise ParameterError("weights", "a matrix of items × items", getattr(weights, "shape", weights))

@@ -1,4 +1,4 @@
-"""Parameters of a model: those of its constructor, kept as attributes of the same names."""
+"""Parameters of a model: arguments of its constructor, kept as attributes of the same names."""
 
 import inspect
 from collections.abc import Iterable, Mapping

@@ -1,8 +1,8 @@
 """Ordered pairs: what came before each entry of a history, in the same pass over pairs as XᵀX.
 
-A user's entries at place p were predicted from v_p = Σ_{place(a) < p} δ^{p − place(a) − 1}·e_a. With y² their
-weights, W_g the sum of those at place g, and A_g = W_{g+1} + δ²·A_{g+1}, a pair of entries with places g ≤ h
-and lag h − g adds δ^lag·A_h to C = Σ y²·v·vᵀ, and for g < h also y_h²·δ^(lag − 1) to D = Σ y²·v·eᵀ.
+A user's entries at step p were predicted from v_p = Σ_{step(a) < p} δ^{p − step(a) − 1}·e_a. With y² their
+weights, W_g the sum of the weights at step g, and A_g = W_{g+1} + δ²·A_{g+1}, entries at the steps g ≤ h with
+lag h − g add δ^lag·A_h to C = Σ y²·v·vᵀ, and for g < h also y_h²·δ^(lag − 1) to D = Σ y²·v·eᵀ.
 """
 
 from typing import Any, NamedTuple
@@ -25,34 +25,34 @@ _L, _N, _T = ord("L"), ord("N"), ord("T")  # left or lower, not transposed, tran
 class Order(NamedTuple):
     """What ordered pairs take beside `Incidence`, whose entries these are."""
 
-    place: Any  # (nnz) uint16: the number of earlier times in the user's history; 0 for features
-    after: Any  # (nnz) float32: A of the entry's place; 0 for features
+    step: Any  # (nnz) uint16: the number of earlier times in the user's history; 0 for features
+    after: Any  # (nnz) float32: A of the entry's step; 0 for features
     decay: Any  # (LAGS+1) o·δ^lag; 0 at the end
     decay_before: Any  # (LAGS+1) o·δ^(lag − 1); 0 at both ends
     diagonal: Any  # (m) the diagonal of o·C_order
 
 
 @kernel
-def sum_what_follows(user_ptr, values, place, step, first, last, after, weight):
-    """Compute A of each entry of some users; `weight`, with a number for each place and one more, is scratch.
+def sum_what_follows(user_ptr, values, steps, square, first, last, after, weight):
+    """Compute A of the entries of some users.
 
-    `step` is δ².
+    `square` is δ². `weight` is scratch, with a number for every step and one more.
     """
     for u in range(first, last):
         start, stop = uint64(user_ptr[u]), uint64(user_ptr[u + 1])
         end = 0
         for q in range(start, stop):
-            end = max(end, place[q])
+            end = max(end, steps[q])
         for g in range(end + 1):
             weight[g] = 0.0
         for q in range(start, stop):
-            weight[place[q]] += 1.0 if len(values) == 0 else values[q] * values[q]
+            weight[steps[q]] += 1.0 if len(values) == 0 else values[q] * values[q]
         total, at = 0.0, 0.0
         for g in range(end, -1, -1):
             at, weight[g] = weight[g], total
-            total = at + step * total
+            total = at + square * total
         for q in range(start, stop):
-            after[q] = weight[place[q]]
+            after[q] = weight[steps[q]]
 
 
 @kernel
@@ -78,17 +78,17 @@ def add_ordered(X, order, i, accumulator):
         if soon < end:
             first, count = X.begin[soon], X.rank[soon]
             ask_for(X.items, first, count)
-            ask_for(order.place, first, count + 1)
+            ask_for(order.step, first, count + 1)
             ask_for(order.after, first, count + 1)
             if not binary:
                 ask_for(X.values, first, 1 if even else count + 1)
         start = uint64(X.begin[t])
         own = start + uint64(X.rank[t])
-        place, after = np.int64(order.place[own]), np.float64(order.after[own])
+        step, after = np.int64(order.step[own]), np.float64(order.after[own])
         x = 1.0 if binary else X.values[start if even else own]
         for q in range(start, own):
             j = uint64(X.items[q])
-            lag = place - np.int64(order.place[q])
+            lag = step - np.int64(order.step[q])
             is_earlier = lag < 0  # item i
             distance = uint64(min(np.int64(abs(lag)), np.int64(LAGS)))
             y = x if even else X.values[q]

@@ -64,7 +64,8 @@ def _invert(A: Tensor, engine: Engine) -> None:
     tiles = ranges(0, m, _TILE_SIDE)
     space = torch.empty(min(_TILE_SIDE, m) * m, dtype=A.dtype, device=A.device)  # for a row of tiles
     with engine.stage("factorise", m):
-        for k0, k1 in tiles:  # A = L·Lᵀ, one column of tiles after the other
+        # A = L·Lᵀ, one column of tiles at a time.
+        for k0, k1 in tiles:
             A[k0:, k0:k1].addmm_(A[k0:, :k0], A[k0:k1, :k0].T, alpha=-1)
             L, failed = torch.linalg.cholesky_ex(A[k0:k1, k0:k1])
             if int(failed):
@@ -74,7 +75,8 @@ def _invert(A: Tensor, engine: Engine) -> None:
                 A[k1:, k0:k1] = torch.linalg.solve_triangular(L.T, A[k1:, k0:k1], upper=True, left=False)
             engine.advance(k1 - k0)
     with engine.stage("invert factor", m):
-        for i0, i1 in tiles:  # W = L⁻¹, one row of tiles after the other
+        # W = L⁻¹, one row of tiles at a time.
+        for i0, i1 in tiles:
             identity = torch.eye(i1 - i0, dtype=A.dtype, device=A.device)
             own = torch.linalg.solve_triangular(A[i0:i1, i0:i1], identity, upper=False)
             panel = space[: (i1 - i0) * i0].view(i1 - i0, i0)
@@ -84,7 +86,8 @@ def _invert(A: Tensor, engine: Engine) -> None:
             A[i0:i1, i0:i1] = own
             engine.advance(i1 - i0)
     with engine.stage("multiply factor", m):
-        for i0, i1 in tiles:  # C = Wᵀ·W, one row of tiles after the other
+        # C = Wᵀ·W, one row of tiles at a time.
+        for i0, i1 in tiles:
             row = space[: (i1 - i0) * i1].view(i1 - i0, i1)
             A[i0:i1, :i1] = torch.mm(A[i0:, i0:i1].T, A[i0:, :i1], out=row)
             engine.advance(i1 - i0)
@@ -194,8 +197,8 @@ def _side_on(device: Device, side: Side) -> tuple[Tensor, Tensor, Tensor | None,
 class TorchAccelerator(Device):
     """The stages of a fit on a device of PyTorch.
 
-    Results are those of the core up to rounding, and the same for every run on one device. With `if_it_pays`,
-    the device fits only models of `_LEAST_ITEMS` or more, where it has room for them.
+    Results equal those of the core up to rounding, and are the same for every run on one device. With
+    `if_it_pays`, the device fits only models of `_LEAST_ITEMS` or more, where it has room for them.
     """
 
     def __init__(self, name: str, *, if_it_pays: bool = False) -> None:

@@ -61,7 +61,7 @@ class DeviceRanker:
         hidden: Rows,
         factor: Array | None,
     ) -> tuple[npt.NDArray[np.int32], Array]:
-        """Return each user's k best items and their scores, best first; −1 and −∞ where there are fewer.
+        """Return the k best items of users and their scores, best first; −1 and −∞ where there are fewer.
 
         Scores are (base + x·(B + λ·L)) · factor; of items with equal scores, the one with the lower `order`
         comes first. Items in `hidden` are not ranked.
@@ -93,7 +93,7 @@ class DeviceRanker:
         return items, scores
 
     def _places(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return the row and the item of each entry."""
+        """Return the rows and the items of all entries."""
         row = np.repeat(np.arange(len(rows)), np.diff(rows.ptr))
         return self._device.to_device(row), self._device.to_device(np.asarray(rows.items)).long()
 

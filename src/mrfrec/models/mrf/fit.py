@@ -163,7 +163,7 @@ class Field:
     def _with_scores(
         self, fitted: "Fitted", plan: FitPlan, data: Interactions, settings: Settings
     ) -> MRFWeights:
-        """Put the low-rank part, novelty and base scores beside the weights."""
+        """Return the weights with novelty, base scores and the low-rank part."""
         from mrfrec.models.mrf.scoring import as_asked, intercept, relative_spread
 
         values, weights, low_rank = start_of(settings), fitted.weights, fitted.low_rank
@@ -188,7 +188,7 @@ class Field:
         )  # fmt: skip
 
     def _meaningful(self, values: Mapping[str, Any], data: Interactions) -> dict[str, Any]:
-        """Return the values without those of features or times that change nothing."""
+        """Return the values without parameters of features or times that change nothing for this data."""
 
         def changes_nothing(name: str) -> bool:
             needs = RULES[name].needs
@@ -204,7 +204,7 @@ class Field:
 
 
 def _largest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    """Return the larger of the planned bytes of each stage."""
+    """Return the larger number of planned bytes, stage by stage."""
     return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}
 
 

@@ -1,4 +1,4 @@
-"""New items in an MRF: weights from their features, and their scale beside the scores of used items."""
+"""New items in an MRF: weights from their features, on the scale of the scores of used items."""
 
 import logging
 from dataclasses import replace
@@ -50,10 +50,10 @@ def with_new_items(
 ) -> "MRFWeights":
     """Return what was learned, with weights and base scores of new items.
 
-    The scale of the new weights, if not known yet, is found on some used items: taken for new ones, their
+    The weights of a new item are the sum of two parts with equal spread: the solution of its own system, and
+    the weights of alike items. If the scale is not known yet, some used items are treated as new: then their
     scores must spread over the users as much as their real scores. With the offset, a new item scores 0 for
-    the mean of all users. Before that, the weights of alike items are added to those of its own system; both
-    parts spread as much there.
+    the mean of all users.
     """
     assert data.features is not None
     F, scale = data.features.matrix, learned.new_scale
@@ -78,7 +78,7 @@ def with_new_items(
     base_scores[new] = -(learned.mean.astype(unscaled.dtype) @ columns) if learned.offset else 0
     scales = learned.scale.copy()
     scales[new] = scale
-    # Items of which nothing is known come after the others.
+    # Items without a known feature come last.
     unknown = np.diff(nearest.indptr)[: len(new)] == 0
     base_scores[new[unknown]] = min(base_scores[new].min(), 0)
     if unknown.any():
@@ -141,7 +141,7 @@ def _widened(weights: Rows | DenseRows, count: int) -> Rows | DenseRows:
 
 
 def _scale(learned: "MRFWeights", X: "sp.csr_array", taken: Any, sample: Array) -> float:
-    """Return how many times as much the scores of used items spread as if these are taken for new ones."""
+    """Return the ratio of the spreads of the scores of used items: as they are, and as if they were new."""
     histories = sampled_histories(X)
     B = columns_of(learned.weights, sample)
     real = scores_of_weights(histories, B) + learned.base_scores[sample]

@@ -1,4 +1,4 @@
-"""The parameters of MRF, EASE and EDLAE, one row each: what is allowed, and where measuring starts."""
+"""The parameters of MRF, EASE and EDLAE in one table: what is allowed, and where measuring starts."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
@@ -119,6 +119,6 @@ def number_of(name: str, value: Any) -> Any:
 
 
 def start_of(settings: Settings) -> dict[str, Any]:
-    """Return a number for each parameter that can be measured, where this starts; l2 may stay "auto"."""
+    """Return the numbers where measuring starts; only l2 may stay "auto"."""
     values = {name: getattr(settings, name) for name in RULES if is_measured(name)}
     return {name: RULES[name].start or x if x == "auto" else x for name, x in values.items()}

@@ -91,7 +91,7 @@ class MRFWeights(LinearWeights):
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return the values of parameters in a file, where those of features and times may be missing."""
+    """Return the values of parameters in a file; parameters of features and times may be missing."""
     names = [name for name in RULES if is_measured(name)]
     optional = [name for name in names if RULES[name].needs in ("features", "times")]
     numbers = {name: float(values[name]) for name in names if name not in optional or name in values}
