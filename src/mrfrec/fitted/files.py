@@ -29,10 +29,11 @@ from mrfrec.io.artifact import Stored, StoredArrays, open_file, read_erasures, w
 from mrfrec.io.atomic import file_path
 
 _DATA_TYPES = {"users": int, "items": int, "pairs": int, "binary": bool, "fingerprint": str}
-_LIBRARIES = ("pandas", "pyarrow")  # whose name a file keeps; polars needs none
+# A file names these data frame libraries; polars is the default.
+_LIBRARIES = ("pandas", "pyarrow")
 
 Restore = Callable[[Mapping[str, Stored], Mapping[str, Any], int], Learned]
-"""Takes the arrays and facts that `Learned.stored` has returned, and the number of items."""
+"""Takes the arrays and facts that `Learned.stored` returned, and the number of items."""
 
 
 def save(
@@ -87,15 +88,16 @@ def save(
 
 
 def names_of(path: "str | PathLike[str]") -> set[Path]:
-    """Return the names of a file by which it is known again: a link may lead elsewhere by then."""
+    """Return the paths by which a file is recognised later: the given one, and the target of a link."""
     file = file_path(path)
-    with suppress(RuntimeError):  # links in a circle, which cannot be written
+    # Links in a circle cannot be written.
+    with suppress(RuntimeError):
         return {file.absolute(), file.resolve()}
     return {file.absolute()}
 
 
 def _private_mode(path: "str | PathLike[str]") -> int:
-    """Return the mode of a file with histories: that of the one it replaces, if histories are in it, too."""
+    """Return the mode of a file with histories: private, unless it replaces a file with histories."""
     with suppress(ModelFileError, OSError):
         if open_file(path)[0].get("histories"):
             return file_path(path).stat().st_mode & 0o777
@@ -103,7 +105,7 @@ def _private_mode(path: "str | PathLike[str]") -> int:
 
 
 def verify(fitted: FittedState) -> None:
-    """Read all arrays of a fitted state, which checks those that lie in a file."""
+    """Read all arrays of a fitted state, which checks the arrays that lie in a file."""
     catalogue_arrays(fitted.catalogue)
     fitted.learned.stored()
     if fitted.training is not None:
@@ -117,9 +119,9 @@ def read_fitted(
     kind: str,
     parameters: Mapping[str, Any],
 ) -> FittedState:
-    """Return the fitted state of a file; raise a KeyError, TypeError or ValueError for parts that do not fit.
+    """Return the fitted state of a file; raise a KeyError, TypeError or ValueError if parts do not fit.
 
-    `kind` is the name of the class of the model, `parameters` are those of the fit.
+    `kind` is the name of the class of the model, and `parameters` are the parameters of the fit.
     """
     items = read_ids(arrays, "items")
     data = facts["data"]
@@ -143,11 +145,12 @@ def read_fitted(
     table = read_table(arrays, items, facts["table"]) if "table" in facts else None
     source = None
     if facts["histories"]:
-        # Only the arrays it needs, so that a pickled model holds each array once.
+        # Pass on only the arrays of the histories, so that a pickled model has every array once.
         kept = arrays.under("users.", "histories.")
         source = partial(read_training, kept, len(items), facts["origin"])
     beside = None
-    with suppress(PermissionError):  # those who may rewrite the model can read it
+    # Whoever may rewrite the model can also read the erasures.
+    with suppress(PermissionError):
         beside = read_erasures(arrays.path)
     return FittedState(
         kind=kind,
@@ -168,11 +171,11 @@ def read_fitted(
     )
 
 
-# ── the parts that all models have, as arrays of a file and back ───────────────────────────────────
+# ── the parts that all models have ────────────────────────────────────────────────────────────────
 
 
 def catalogue_arrays(catalogue: Catalogue) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of the items: ids, titles, popularity, features, and the columns of their table."""
+    """Return the arrays of the items: ids, titles, popularity, features, and the item table."""
     arrays = {"popularity": catalogue.popularity, **_id_arrays("items", catalogue.items)}
     if catalogue.titles is not None:
         arrays |= _text_arrays("titles", catalogue.titles)
@@ -187,7 +190,7 @@ def catalogue_arrays(catalogue: Catalogue) -> dict[str, npt.NDArray[Any]]:
 
 
 def _column_arrays(table: ItemTable, name: str) -> dict[str, npt.NDArray[Any]]:
-    """Return a column as arrays, texts as codes: damaged Arrow data could end the process that reads it."""
+    """Return a column as arrays, texts as codes, since damaged Arrow data could crash a process."""
     cells, kind = table.column(name, "table"), table.types[name]
     missing = cells.is_null().to_numpy()
     if kind in ("text", "list"):
@@ -242,17 +245,17 @@ def _read_column(arrays: Mapping[str, Stored], name: str, m: int, kind: Any) -> 
 
 
 def _gathered(texts: Texts, codes: npt.NDArray[np.int32]) -> pl.Series:
-    """Return texts by their positions; that of −1 is missing."""
+    """Return texts by their codes; −1 is a missing text."""
     return pl.Series([*texts, None], dtype=pl.String).gather(np.where(codes < 0, len(texts), codes))
 
 
 def _as_lists(parts: pl.Series, ptr: npt.NDArray[np.int64]) -> pl.Series:
-    """Return lists of these parts, by where each list begins."""
+    """Return lists of parts; `ptr` has the offset at which each list begins."""
     row = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
     lists = pl.DataFrame({"row": row, "parts": parts}).group_by("row", maintain_order=True).agg("parts")
     every = pl.DataFrame({"row": np.arange(len(ptr) - 1)})
-    found = every.join(lists, on="row", how="left", maintain_order="left")["parts"]
-    return found.fill_null(pl.lit([], pl.List(pl.String)))
+    joined = every.join(lists, on="row", how="left", maintain_order="left")["parts"]
+    return joined.fill_null(pl.lit([], pl.List(pl.String)))
 
 
 def _flags(stored: Stored) -> npt.NDArray[np.bool_]:
@@ -289,9 +292,9 @@ def training_arrays(training: Training) -> dict[str, npt.NDArray[Any]]:
 
 
 def shaped(arrays: Mapping[str, Stored], name: str, *shape: int, kind: str = "f") -> Stored:
-    """Return an array that must have this shape and kind of numbers ("f" or "i").
+    """Return an array; refuse another shape, or other numbers than floats ("f") or integers ("i").
 
-    Checksums tell that an array was not changed, but not that it goes with the other arrays of the file.
+    Checksums show that an array is unchanged, but not that it fits the other arrays of the file.
     """
     if arrays[name].array.shape != shape or arrays[name].array.dtype.kind != kind:
         raise arrays[name].damaged()
@@ -299,11 +302,11 @@ def shaped(arrays: Mapping[str, Stored], name: str, *shape: int, kind: str = "f"
 
 
 def read_training(arrays: Mapping[str, Stored], m: int, origin: Any) -> Training:
-    """Read the training users, their histories, and where these come from."""
+    """Read the training users, their histories and the origin of the histories."""
     users, histories = read_ids(arrays, "users"), stored_rows(arrays, "histories", m)
     if len(users) != len(histories):
         raise arrays["histories.ptr"].damaged()
-    # Not for strings: to check millions would take seconds, and one that is out of order is only not found.
+    # Checking millions of strings would take seconds, and a string out of order is merely not found.
     if not users.is_text and not users.is_ordered():
         raise arrays["users.ids"].damaged()
     sums, times = (
@@ -351,13 +354,14 @@ def read_texts(arrays: Mapping[str, Stored], name: str) -> Texts:
     except UnicodeDecodeError:
         raise stored.damaged("is not valid UTF-8") from None
     begin = ptr[:-1][ptr[:-1] < len(data)]
-    if (data[begin] & 0xC0 == 0x80).any():  # a string that begins within a character
+    # A string must not begin within a character.
+    if (data[begin] & 0xC0 == 0x80).any():
         raise stored.damaged("is not valid UTF-8")
     return Texts(data, ptr)
 
 
 def stored_rows(arrays: Mapping[str, Stored], name: str, width: int, of: str = "values") -> Rows:
-    """Return rows that are checked when they are first read; their values are the array `of` this name."""
+    """Return rows that are checked when they are first read; `of` names the array of their values."""
     items, values = arrays[f"{name}.items"].bound(width), arrays.get(f"{name}.{of}")
     if items.array.ndim != 1:
         raise items.damaged()
@@ -375,7 +379,7 @@ def stored_rows(arrays: Mapping[str, Stored], name: str, width: int, of: str = "
 
 
 def _starts(ptr: Stored, end: int) -> npt.NDArray[np.int64]:
-    """Return where each row begins, and where the last ends."""
+    """Return the offset of each row, and the end of the last row."""
     starts = ptr.bound(end + 1).read().astype(np.int64, copy=False)
     whole = starts.ndim == 1 and len(starts) and starts[0] == 0 and starts[-1] == end
     if not whole or (np.diff(starts) < 0).any():

@@ -1,7 +1,6 @@
 """Answers as tables: data frames of the caller's library, files, or tables of databases.
 
-They are written in batches of a few thousand users, so that the recommendations for everybody are never in
-memory at the same time.
+Answers are written in batches of a few thousand users, and need not fit into memory as a whole.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,9 +27,10 @@ FILE_FORMATS = (".parquet", ".csv", ".jsonl")
 
 Batches = Iterable[Mapping[str, Any]]
 Frame = pl.DataFrame | Any
-"""A table of answers: of polars, unless asked for or fitted on another library; see `Recommender.frames`."""
+"""A table of answers, of polars or of the library that the model was fitted on or `frames` names."""
 
-_POLL_SECONDS = 0.05  # between checks whether the other thread has ended
+# The pause between checks whether the other thread has ended.
+_POLL_SECONDS = 0.05
 
 _TYPES = {
     "title": pl.String, "score": pl.Float32, "rank": pl.Int32, "source": pl.String, "because": pl.String,
@@ -44,17 +44,18 @@ _KINDS: dict[str, Any] = {
 
 
 def frame(columns: Batches, names: Iterable[str], kinds: Mapping[str, str], library: Any) -> Frame:
-    """Put batches of columns into one data frame of the library (polars if None).
+    """Put batches of columns into one data frame of a library, by default polars.
 
-    `kinds` are the types of columns that differ from model to model.
+    `kinds` has the types of the columns whose type depends on the model.
     """
     schema = _schema(names, kinds)
     frames = [_frame(batch, schema) for batch in columns]
     table = frames[0] if len(frames) == 1 else pl.concat([pl.DataFrame(schema=schema), *frames])
-    if library in (None, "polars") or find_spec(library) is None:  # a file may have come from elsewhere
+    # The file of the model may come from a machine that has other libraries.
+    if library in (None, "polars") or find_spec(library) is None:
         return table
     backend = nw.Implementation.from_backend(library)
-    # Not through pyarrow, which not everybody with pandas has.
+    # Not every installation of pandas has pyarrow, so this goes without it.
     values = {
         column.name: column.to_numpy()
         if column.dtype.is_numeric() and not column.null_count()
@@ -65,13 +66,15 @@ def frame(columns: Batches, names: Iterable[str], kinds: Mapping[str, str], libr
         return _pandas_frame(values, table.schema, backend.to_native_namespace())
     try:
         return nw.from_dict(values, nw.from_native(table).schema, backend=library).to_native()
-    except (ValueError, ModuleNotFoundError):  # a library that cannot be made from columns
+    except (ValueError, ModuleNotFoundError):
+        # This library cannot make a frame from columns.
         return table
 
 
 def _pandas_frame(values: Mapping[str, Any], schema: Mapping[str, pl.DataType], pandas: Any) -> Any:
-    """Give each column its type whatever it holds: a null must not turn ids into floats."""
-    text = pandas.Series([""]).dtype  # as in the caller's own frames: object, or str from pandas 3 on
+    """Give every column its type whatever it holds, since a null must not turn ids into floats."""
+    # Texts have the type of the caller's own frames: object, or str from pandas 3 on.
+    text = pandas.Series([""]).dtype
     kinds = {
         name: text if kind == pl.String
         else "datetime64[us]" if kind == pl.Datetime("us")
@@ -102,8 +105,8 @@ def writing_rows(
 ) -> Iterator[int]:
     """Write batches of columns beside a file or a table of a database, and yield the number of rows.
 
-    They replace it when the block ends; if the block raises, what was there before stays. With an open
-    `Staging`, all that is staged there is replaced together. `columns` are new names of columns.
+    The new rows replace the old ones when the block ends; if the block raises, the old rows stay. With an
+    open `Staging`, all its tables are replaced together. `columns` maps columns to new names.
     """
     check_threads("writing")
     renamed = new_names(columns, names)
@@ -148,9 +151,9 @@ def _write_frames(
 ) -> None:
     """Write frames to an open file one by one.
 
-    This thread makes the frames and another one writes them: Ctrl-C interrupts Python code of the main
-    thread, but not polars, which would wait for the frame that it has requested. polars gets an open file:
-    with a name, one of its threads may create the file again after an interrupt has removed it.
+    This thread makes the frames and another thread writes them, since Ctrl-C interrupts the Python code of
+    the main thread but not polars, which would wait for the next frame. polars gets an open file and no name:
+    one of its threads could create the file again after an interrupt has removed it.
     """
     ready: Queue[pl.DataFrame] = Queue(maxsize=1)
     ended = Event()
@@ -161,7 +164,8 @@ def _write_frames(
             try:
                 yield ready.get(timeout=_POLL_SECONDS)
             except Empty:
-                if ended.is_set() and ready.empty():  # what was put meanwhile is written first
+                # A frame that came meanwhile is written first.
+                if ended.is_set() and ready.empty():
                     if all_made:
                         return
                     raise InterruptedError from None
@@ -171,14 +175,16 @@ def _write_frames(
         ".parquet": lazy.sink_parquet, ".csv": lazy.sink_csv, ".jsonl": lazy.sink_ndjson,
     }  # fmt: skip
     with ThreadPoolExecutor(1) as thread:
-        try:  # an interrupt may come as soon as the thread has started
+        # An interrupt may come as soon as the thread has started.
+        try:
             written = thread.submit(sinks[suffix], file)
             for piece in frames:
                 while not written.done():
                     with suppress(Full):
                         ready.put(piece, timeout=_POLL_SECONDS)
                         break
-                if written.done():  # it has failed
+                # The thread has failed.
+                if written.done():
                     break
             all_made = True
         finally:
@@ -198,7 +204,8 @@ def new_names(columns: object, names: Iterable[str]) -> dict[str, str]:
         if not isinstance(new, str) or not new or "\0" in new or len(new.encode()) > 63:
             raise ParameterError(f"columns.{old}", "a name of 1 to 63 bytes", new)
     renamed = {name: replacements.get(name, name) for name in names}
-    lower = [new.lower() for new in renamed.values()]  # as databases compare them
+    # Databases compare names without case.
+    lower = [new.lower() for new in renamed.values()]
     doubled = next((new for new in renamed.values() if lower.count(new.lower()) > 1), None)
     if doubled is not None:
         raise ParameterError("columns", "another name for each column", doubled)

@@ -1,6 +1,6 @@
-"""Read the rows of tables: refuse or skip bad ones, number the ids, combine the rows of each pair.
+"""Read the rows of tables: refuse or skip bad rows, number the ids, combine the rows of a pair.
 
-For each row, only two small integers, a value and a time are kept, in the order of the table.
+A row takes two small integers, a value and a time in memory, in the order of the table.
 """
 
 import logging
@@ -55,8 +55,10 @@ from mrfrec.io.id_numbering import TEXT_IDS, IdNumbering, note_on_floats
 
 _log = logging.getLogger("mrfrec")
 
-_ROOM = 1 << 23  # rows to reserve at first: the system provides memory only where something is written
-_SLICE = 1 << 18  # rows that are handled at one time
+# Rows to reserve at first; the system provides memory only for what is written.
+_ROOM = 1 << 23
+# Rows that are handled at one time.
+_SLICE = 1 << 18
 _OR_SKIP = ', or leave such rows out: on_bad="skip" of read_interactions (--on-bad skip)'
 
 
@@ -66,8 +68,8 @@ class RowReader:
     Rows with a value below `min_value` are left out first, then rows before `since` or from `until` on, then
     rows whose kind of event counts 0, then rows that are older than the window.
 
-    Rows later than `latest` are bad rows. With `missing_time="oldest"`, rows without a time count as the
-    oldest, at `oldest` or before; both are microseconds since 1970.
+    Rows later than `latest` are bad. With `missing_time="oldest"`, a row without a time gets the oldest time
+    of all rows and of `oldest`. Both times are microseconds since 1970.
     """
 
     def __init__(
@@ -80,26 +82,32 @@ class RowReader:
     ) -> None:
         self.options = options or ReadingOptions.of()
         self._erased = erased or Erasures()
-        self._ends = np.empty(0, np.int64)  # for the number of each user: see `Erasures.ends`
+        # The end of the erasure for the number of each user; see `Erasures.ends`.
+        self._ends = np.empty(0, np.int64)
         self.erased_rows, self._erased_users = 0, set[int]()
         self._or_skip = "" if options is None else _OR_SKIP
         self.users = IdNumbering("user", is_text="user" in self.options.text_ids)
         self.items = IdNumbering("item", is_text="item" in self.options.text_ids)
-        self.is_binary = not self.options.rows_have_weights  # whether every pair counts 1
-        self.skipped: dict[str, int] = {}  # reason → rows
-        self.unused: dict[str, str] = {}  # column → the parameters that would use it
-        self._warned_of: set[tuple[str, str]] = set()  # columns of ids that are floats
-        # Numbers of rows; `expected` is 0 if unknown.
+        self.is_binary = not self.options.rows_have_weights
+        # Reason → number of skipped rows, and column → the parameters that would use it.
+        self.skipped: dict[str, int] = {}
+        self.unused: dict[str, str] = {}
+        # Columns of ids that are floats, of which a note tells once.
+        self._warned_of: set[tuple[str, str]] = set()
+        # Numbers of rows. `expected` is 0 if it is unknown.
         self.read_rows = self.kept_rows = self.expected = 0
         self.notes: list[DataNote] = []
         self.unused_values: UnusedValues | None = None
-        self.fills_times = False  # whether rows of a table without a column of times count as the oldest
+        # Whether rows of a table without a column of times count as the oldest.
+        self.fills_times = False
         self._oldest = oldest
         self._times = TimeColumn(latest)
-        self._time_columns: dict[str, None] = {}  # in the order of the tables
-        self._latest = -INT64_MAX  # time of a row that `since` and `until` keep
+        # The columns of times in the order of the tables.
+        self._time_columns: dict[str, None] = {}
+        # The latest time that `since` and `until` keep.
+        self._latest = -INT64_MAX
         self._rows = _GrowingColumns()
-        # For each item, the first and the last title in alphabetical order.
+        # The first and the last title of each item in alphabetical order.
         self._titles = pl.DataFrame(schema={"code": pl.Int32, "first": pl.String, "last": pl.String})
 
     def read(self, table: Source, roles: Roles, progress: Progress | None) -> None:
@@ -141,7 +149,7 @@ class RowReader:
                 progress("reading", self.read_rows, self.expected and max(self.expected, self.read_rows + 1))
 
     def _without_erased(self, rows: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-        """Leave out and count what forgotten people did up to the day of the erasure."""
+        """Leave out, and count, the rows of forgotten people up to the day of the erasure."""
         user = rows["user"]
         if len(new := np.arange(len(self._ends), int(user.max(initial=-1)) + 1)):
             ends = self._erased.ends(self.users.texts_of(new))
@@ -152,7 +160,7 @@ class RowReader:
         return {role: column[~erased] for role, column in rows.items()} if erased.any() else rows
 
     def _append(self, rows: dict[str, npt.NDArray[Any]]) -> None:
-        """Keep rows, except those that the window leaves out whatever rows come later."""
+        """Keep rows, except rows that the window leaves out whatever comes later."""
         if len(self._erased):
             rows = self._without_erased(rows)
         if not len(rows["user"]):
@@ -167,7 +175,7 @@ class RowReader:
     def good_rows(
         self, table: Source, roles: Roles, types: Types | None = None, prefix: str = ""
     ) -> Iterator[pl.DataFrame]:
-        """Yield the good rows in batches; count the bad ones in `skipped`, or raise with the first."""
+        """Yield the good rows in batches. Count bad rows in `skipped`, or raise an error about the first."""
         row = passed = bad_rows = 0
         refused: tuple[str, str] | None = None
         for batch in table.batches(roles, types or {}):
@@ -176,7 +184,7 @@ class RowReader:
                 typed, faults = typed_columns(batch, table, roles, types or {})
                 if "time" in roles:
                     typed = self._with_times(typed, faults, table, roles["time"])
-            # The first fault of each row, or null.
+            # Keep the first fault of each row, or null.
             faults_of_rows = [
                 pl.when(rows).then(pl.lit(why)) for why, (rows, _) in faults.items() if rows.any()
             ]
@@ -209,7 +217,7 @@ class RowReader:
             raise DataError(f"{message} {first} among {row - passed:,}. Correct it{self._or_skip}.{advice}")
 
     def _with_times(self, typed: pl.DataFrame, faults: Faults, table: Source, name: str) -> pl.DataFrame:
-        """Return rows with times in microseconds, and add the faults of rows without one."""
+        """Return rows with times in microseconds, and add the faults of rows without a time."""
         times, of_times = self._times.read(typed["time"], table.name, name)
         if self.options.missing_time == "oldest":
             unknown = pl.any_horizontal([of_times.pop(fault)[0] for fault in UNKNOWN if fault in of_times])
@@ -218,7 +226,7 @@ class RowReader:
         return typed.with_columns(time=times)
 
     def note(self, note: DataNote) -> None:
-        """Keep a note on the data, and tell it."""
+        """Keep a note about the data, and tell it."""
         self.notes.append(note)
         note.tell()
 
@@ -252,7 +260,7 @@ class RowReader:
             self.note(ids.note)
 
     def _leave_out_doubtful(self, ids: IdNumbering) -> None:
-        """Leave out the few rows whose ids are no integers where all others are, or refuse them."""
+        """Leave out, or refuse, the few rows whose ids are no integers while nearly all ids are."""
         doubtful = ids.doubtful(self._rows[ids.role])
         if doubtful is None:
             return
@@ -263,7 +271,7 @@ class RowReader:
         self._rows.keep(lambda some: ~doubtful[some])
 
     def _note_times(self, times: Times) -> None:
-        """Give the rows of unknown times the oldest one, and note what is odd about the times."""
+        """Give rows of unknown time the oldest time, and note what is odd about the times."""
         unknown = times == MICROSECONDS_UNKNOWN
         if count := int(unknown.sum()):
             oldest = int(times[~unknown].min(initial=INT64_MAX if self._oldest is None else self._oldest))
@@ -297,16 +305,16 @@ class RowReader:
         )
 
     def to_matrix(self, duplicates: str) -> tuple[sp.csr_array, Sums, npt.NDArray[np.int64] | None]:
-        """Return users × items, the exact sums, and the latest time of each pair, None without times.
+        """Return users × items, the exact sums, and the last time of each pair, or None without times.
 
         Pairs with the value 0 are stored zeros.
         """
         return combine_in_ranges(self._rows.release(), self.users.ids, self.items.ids, duplicates)
 
     def titles(self, recognised: str | None = None) -> Texts | None:
-        """Return the title of each item, of several the first in alphabetical order.
+        """Return the title of each item; the first in alphabetical order if rows differ.
 
-        None if the column was only recognised, and is no title.
+        Return None if the column was only recognised by its name and holds no titles.
         """
         rank = self.items.rank
         if recognised is not None and (note := note_on_titles(recognised, self._titles)):
@@ -321,22 +329,22 @@ def _refusal(
     before: int,
     batch: pl.DataFrame,
     why: pl.Series,
-    place: int,
+    index: int,
     faults: Mapping[str, tuple[pl.Series, str | None]],
 ) -> tuple[str, str]:
-    """Say what is wrong with a row of a batch, and what to do about that; `before` rows came before it."""
-    fault = why[place]
+    """Say what is wrong with a row of a batch, and what to do; `before` is the number of earlier rows."""
+    fault = why[index]
     role = faults.get(fault, (None, None))[1]
-    value = None if role is None else batch[role][place]
+    value = None if role is None else batch[role][index]
     got = "" if role is None else f", {shortened(repr(value), 80)}"
     advice = advice_on_time(fault, value)
     if fault in map(not_an_integer, ID_ROLES):
         advice = f" {TEXT_IDS}"
-    return f"{table.name}, row {before + place + 1:,}: {fault}{got}.", advice
+    return f"{table.name}, row {before + index + 1:,}: {fault}{got}.", advice
 
 
 class _GrowingColumns:
-    """Columns that grow in place, since many small arrays would fragment the memory."""
+    """Columns that grow in place, since many small arrays would fragment memory."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -382,7 +390,7 @@ class _GrowingColumns:
         self._arrays.pop(role, None)
 
     def release(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the columns, and keep no reference to them."""
+        """Return the columns without keeping a reference to them."""
         arrays = self._arrays
         self._arrays = {}
         for array in arrays.values():
@@ -403,7 +411,8 @@ def _product(
 
 # ── weights of events, and times: microseconds since 1970 ─────────────────────────────────────────
 
-_OTHER = "other"  # the name under which a weight counts for all kinds that are not named
+# A weight under this name counts for all kinds that are not named.
+_OTHER = "other"
 
 
 def _weights_of_kinds(column: pl.Series, kinds: Mapping[str, float], where: str) -> pl.Series:
@@ -419,7 +428,7 @@ def _weights_of_kinds(column: pl.Series, kinds: Mapping[str, float], where: str)
 
 
 def _are_within(times: Times, options: ReadingOptions) -> npt.NDArray[np.bool_]:
-    """Return which times are from `since` on and before `until`."""
+    """Return a mask of the times from `since` on and before `until`."""
     since = options.microseconds("since")
     until = options.microseconds("until")
     keep = np.ones(len(times), np.bool_)
@@ -431,7 +440,7 @@ def _are_within(times: Times, options: ReadingOptions) -> npt.NDArray[np.bool_]:
 
 
 def _are_recent(times: Times, options: ReadingOptions, latest: int) -> npt.NDArray[np.bool_]:
-    """Return which times the window keeps; `latest` is the latest time that `since` and `until` keep."""
+    """Return a mask of the times that the window keeps; `latest` is the latest time read."""
     window = options.microseconds("window")
     if window is None:
         return np.ones(len(times), np.bool_)

@@ -1,7 +1,7 @@
 """Open files, streams, queries and data frames as batches of rows in polars, in the order of the rows.
 
-A file is never in memory as a whole: polars reads it in pieces and decompresses these. Streams are copied to
-an anonymous temporary file first.
+A file is never in memory as a whole, since polars reads and decompresses it piece by piece. Streams are
+copied to an anonymous temporary file first.
 """
 
 import os
@@ -46,7 +46,8 @@ SUFFIXES: dict[str, Format] = {
 }  # fmt: skip
 _CLOUD_SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
 _RETRIES = {"max_retries": 2, "retry_timeout_ms": 30_000}
-_OPENS_DESCRIPTORS = sys.platform == "linux"  # /dev/fd/9 is the file from its start; elsewhere it goes on
+# On Linux, /dev/fd/9 is the file from its start; elsewhere it goes on where reading stopped.
+_OPENS_DESCRIPTORS = sys.platform == "linux"
 _TEXT_OPTIONS = ("separator", "columns")
 _OTHER_DATABASES = "Read another database into a data frame first: polars.read_database(query, connection)."
 
@@ -56,7 +57,7 @@ def open_sources(
 ) -> list[Source]:
     """Open a path, a pattern, a URL, a list of them, a stream, or a data frame that narwhals knows.
 
-    `what` says in an error what it is.
+    Errors call the source `what`.
     """
     check_threads("reading")
     options = options or ReadingOptions.of()
@@ -98,7 +99,7 @@ def open_sources(
 
 
 def _refuse_again(path: Path, files: list[Path]) -> None:
-    """Refuse a file that is among those that were opened, and add it to them."""
+    """Refuse a file that was opened already, and add it to the opened files."""
     with reading(str(path)):
         if again := next((one for one in files if one.samefile(path)), None):
             raise DataError(f"{path} is the same file as {again}: its rows would count twice. Name it once.")
@@ -154,7 +155,7 @@ def _refuse_options(options: ReadingOptions, source: str, *names: str) -> None:
 
 
 def paths_of(name: str) -> list[Path]:
-    """Return the files of a name, a folder or a pattern, at least one; none for a URL; "-" unchanged."""
+    """Return the files behind a name, a folder or a pattern; none for a URL; "-" stays."""
     if name == "-":
         return [Path(name)]
     if "://" in name:
@@ -183,7 +184,7 @@ def _folder_of(name: str) -> Path | None:
 
 
 def _path_of(name: str) -> Path:
-    """Return a path; an empty name, which would be the current folder, is refused."""
+    """Return a path; refuse an empty name, which would be the current folder."""
     if not name:
         raise DataError("'' names no file to read. For the current folder, write a point: '.'.")
     return Path(name).expanduser()
@@ -208,7 +209,7 @@ def _files_of(folder: Path) -> list[Path]:
 
 
 def _open_folder(folder: Path, options: ReadingOptions) -> Source:
-    """Open a folder of Parquet files as one table, with the columns in names such as day=2026-11-16."""
+    """Open a folder of Parquet files as one table; names such as day=2026-11-16 become columns."""
     _refuse_options(options, "a folder of Parquet files", *_TEXT_OPTIONS, "input_format")
     with reading(str(folder)):
         _files_of(folder)
@@ -218,7 +219,7 @@ def _open_folder(folder: Path, options: ReadingOptions) -> Source:
 
 
 def _open_stream(stream: Any, name: str, options: ReadingOptions) -> Source:
-    """Copy a stream to a temporary file, which is deleted with the source."""
+    """Copy a stream to a temporary file that is deleted with the source."""
     _format_of(name, options)
     with _temporary_file() as file:
         with reading(name):
@@ -229,7 +230,7 @@ def _open_stream(stream: Any, name: str, options: ReadingOptions) -> Source:
 
 @contextmanager
 def _temporary_file() -> Iterator[Any]:
-    """Yield a file to copy to, which is closed at the end. On Linux it has no name."""
+    """Yield a temporary file, which is closed at the end. On Linux it has no name."""
     if _OPENS_DESCRIPTORS:
         with tempfile.TemporaryFile() as file:
             yield file
@@ -243,7 +244,7 @@ def _temporary_file() -> Iterator[Any]:
 
 
 def _open_temporary(file: Any, name: str, options: ReadingOptions) -> Source:
-    """Open what was copied to a temporary file, which is deleted with the source."""
+    """Open a temporary file, which is deleted with the source."""
     file.flush()
     with ExitStack() as stack:
         if _OPENS_DESCRIPTORS:
@@ -259,7 +260,7 @@ def _open_temporary(file: Any, name: str, options: ReadingOptions) -> Source:
 
 
 def _open_url(url: str, options: ReadingOptions) -> list[Source]:
-    """Open files in a cloud, also those of a pattern; copy text files first."""
+    """Open files in a cloud by name or pattern; text files are copied first."""
     _check_scheme(url)
     name = redacted(url)
     form = _format_of(name, options)
@@ -319,22 +320,24 @@ def _open_file(path: Path, name: str, options: ReadingOptions) -> Source:
 def _open_columnar(path: Path, label: str, form: str) -> Source:
     with path.open("rb") as file:
         is_stream = form == "arrow" and file.read(6) != b"ARROW1"
-    if is_stream:  # cannot be scanned, so the columns that are used are in memory
+    # A stream cannot be scanned, so its columns are read into memory.
+    if is_stream:
         columns = pl.read_ipc_stream(path, n_rows=0).columns
         return _lazy_source(label, columns, lambda names: pl.read_ipc_stream(path, columns=names).lazy())
     rows = pl.scan_parquet(path, glob=False) if form == "parquet" else pl.scan_ipc(path, glob=False)
     source = _lazy_source(label, rows.collect_schema().names(), lambda _: rows)
-    return replace(source, rows=lambda: int(rows.select(pl.len()).collect().item()))  # from its metadata
+    # The number of rows comes from the metadata.
+    return replace(source, rows=lambda: int(rows.select(pl.len()).collect().item()))
 
 
 def _lazy_source(
     name: str, columns: list[str], scan: Callable[[list[str]], pl.LazyFrame], library: str | None = None
 ) -> Source:
-    """Return a source that selects columns of what `scan` returns for these columns."""
+    """Return a source that selects columns; `scan` takes the names of the columns it must have."""
 
     def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
         with reading(name):
-            # Selectors take a name literally; pl.col("*") would be all columns.
+            # Selectors take a name literally, while pl.col("*") means all columns.
             rows = scan(list(roles.values())).select(**{r: cs.by_name(column) for r, column in roles.items()})
         yield from stream(name, rows, types)
 
@@ -368,7 +371,7 @@ def _open_frame(frame: "nw.DataFrame[Any] | nw.LazyFrame[Any]", text_ids: Collec
 
 
 def _series(column: "nw.Series[Any]", role: str) -> pl.Series | list[Any]:
-    """Convert a column without requiring pyarrow; to a list if it may hold objects of any type."""
+    """Convert a column without pyarrow; a column that may hold any objects becomes a list."""
     native = column.to_native()
     if isinstance(native, pl.Series):
         return native

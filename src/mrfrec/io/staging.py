@@ -1,12 +1,12 @@
 """Replace the rows of tables of a database in one transaction.
 
-The rows are loaded into temporary tables, which vanish with the connection, however that ends. Then one
-transaction deletes the old rows and inserts the new ones. Its readers see all old rows or all new ones,
-whatever their isolation level, and those of PostgreSQL and SQLite in WAL mode never wait. A table
-stays the same table, with its indexes, grants, comments, triggers and views.
+The rows are loaded into temporary tables, which vanish with the connection. Then one transaction deletes the
+old rows and inserts the new ones. Readers see all old rows or all new rows at any isolation level; readers of
+PostgreSQL, and of SQLite in WAL mode, never wait. The table stays the same table, with its indexes, grants,
+comments, triggers and views.
 
-Swapping the names of two tables would be faster, but then transactions with an older snapshot find the new
-table empty, views keep showing the old one, and every reader waits behind the longest.
+Swapping the names of two tables would be faster. But transactions with an older snapshot would find the new
+table empty, views would keep showing the old table, and every reader would wait for the slowest one.
 """
 
 import re
@@ -22,8 +22,9 @@ from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.databases import connect, redacted
 
 _STAGING = "mrfrec_staging"
-_WAIT = 10.0  # seconds to wait for a lock, while others wait behind us
-_PATIENCE = 60.0  # seconds of such waits
+# Seconds to wait for a lock while other transactions wait behind this one, and seconds of all such waits.
+_WAIT = 10.0
+_PATIENCE = 60.0
 _NAME = r'"((?:[^"\0]|"")+)"|([^".\0]+)'
 _TABLE = re.compile(rf"(?:(?:{_NAME})\.)?(?:{_NAME})")
 _NUMBERS = r"[a-z]*int(eger|\d)?\b|real|float|double|numeric|decimal"
@@ -35,14 +36,20 @@ _SQL_TYPES = {
 
 
 class _Dialect(NamedTuple):
-    """How a database says what differs."""
+    """The statements in which databases differ.
 
-    temporary: str  # schema of temporary tables
-    schema: str  # query for the schema of a table, which may not exist yet
-    columns: str  # query for the columns of schema and table: name, type, whether the table is a plain one
+    `temporary` is the schema of temporary tables. `schema` asks for the schema of a table, which may not
+    exist yet; `columns` asks for the columns of a schema and table: name, type, and whether the table is a
+    plain one. `claim` keeps other writers of mrfrec from a table, even before it exists. `lock` keeps all
+    other writers from a table, but no readers.
+    """
+
+    temporary: str
+    schema: str
+    columns: str
     begin: tuple[str, ...]
-    claim: str = ""  # keeps other writers of ours from a table, also if there is none yet
-    lock: str = ""  # keeps other writers from a table, but no readers
+    claim: str = ""
+    lock: str = ""
 
 
 _POSTGRES = _Dialect(
@@ -56,7 +63,8 @@ _POSTGRES = _Dialect(
     begin=(
         "begin isolation level read committed",
         "set local lock_timeout = {wait}",
-        "set local row_security = off",  # fail where policies hide rows, which would stay
+        # This makes the transaction fail if policies hide rows, which would stay.
+        "set local row_security = off",
     ),
     claim="select pg_advisory_xact_lock(hashtextextended({text}, 7))",
     lock="lock table {table} in exclusive mode",
@@ -72,7 +80,7 @@ _SQLITE = _Dialect(
 
 @contextmanager
 def open_staging(url: str) -> Iterator["Staging"]:
-    """Open a database whose tables are replaced together when the block ends, and not if it raises."""
+    """Open a database whose tables are replaced together when the block ends; none if it raises."""
     with connect(url, write=True, autocommit=True) as cursor:
         together = Staging(cursor, url)
         yield together
@@ -80,9 +88,9 @@ def open_staging(url: str) -> Iterator["Staging"]:
 
 
 def check_table(url: str, table: str, schema: Mapping[str, Any], rank: str = "rank") -> tuple[str, str]:
-    """Raise if the rows of a table could not be replaced; return its schema and its name.
+    """Raise if the rows of a table could not be replaced; return its schema and name. Nothing changes.
 
-    Types that are not known yet are None in `schema`. Nothing is changed.
+    Types that are not known yet are None in `schema`.
     """
     with connect(url, write=True, autocommit=True) as cursor:
         target = _Target(cursor, url, table, schema, rank)
@@ -91,7 +99,7 @@ def check_table(url: str, table: str, schema: Mapping[str, Any], rank: str = "ra
 
 
 def parse_table(table: object) -> tuple[str | None, str]:
-    """Split `schema.table`, of which parts may be quoted as in SQL, into schema and table."""
+    """Split `schema.table` into schema and table; both may be quoted as in SQL."""
     found = _TABLE.fullmatch(table) if isinstance(table, str) else None
     if found is None or not is_unicode(found[0]):
         rule, advice = "a name such as recs or shop.recs", 'Write a name with a dot or a quote as "a.b".'
@@ -100,7 +108,8 @@ def parse_table(table: object) -> tuple[str | None, str]:
     unquoted = quoted_schema.replace('""', '"') if quoted_schema else schema
     name = quoted.replace('""', '"') if quoted else plain
     for part in (unquoted or "", name):
-        if len(part.encode()) > 63:  # PostgreSQL would cut it off, and find another table
+        # PostgreSQL would cut off a longer name, and find another table.
+        if len(part.encode()) > 63:
             raise ParameterError("table", "a name of at most 63 bytes", table)
     if name.lower().startswith(_STAGING):
         raise ParameterError("table", "a name other than those of the temporary tables", table)
@@ -108,7 +117,7 @@ def parse_table(table: object) -> tuple[str | None, str]:
 
 
 class Staging:
-    """An open database, and the rows that wait in it to replace those of tables."""
+    """An open database with the rows that will replace the rows of its tables."""
 
     def __init__(self, cursor: Any, url: str) -> None:
         self._cursor, self._url = cursor, url
@@ -117,15 +126,16 @@ class Staging:
     def stage(
         self, table: str | None, schema: Mapping[str, Any], frames: Iterable[pl.DataFrame], rank: str = "rank"
     ) -> int:
-        """Load frames beside a table; returns the number of rows.
+        """Load frames beside a table, and return the number of rows.
 
-        `schema` has the types of the columns. A table that is missing is created, with the first column and
-        the one called `rank` as its primary key. One with other columns is refused, since it must be
-        something else.
+        `schema` has the types of the columns. A missing table is created, with the first column and the
+        column `rank` as its primary key. A table with other columns is refused, since it must be something
+        else.
         """
         staging = f"{_STAGING}_{len(self._targets)}"
         target = _Target(self._cursor, self._url, table, schema, rank, staging)
-        self.rehearse(target)  # what is not allowed is refused before the work
+        # What is not allowed is refused before the work.
+        self.rehearse(target)
         target.prepare()
         rows = 0
         for frame in frames:
@@ -135,13 +145,13 @@ class Staging:
         return rows
 
     def rehearse(self, target: "_Target") -> None:
-        """See whether the rows of a table may be replaced; nothing is changed."""
+        """Raise if the rows of a table may not be replaced; nothing changes."""
         self._transact([target], rehearse=True)
 
     def replace(self) -> None:
-        """Replace the rows of all tables by the staged ones."""
+        """Replace the rows of all tables by the staged rows."""
         if self._targets:
-            # In a fixed order, so that two writers do not wait for each other.
+            # The order is fixed, so that two writers do not wait for each other.
             self._transact(sorted(self._targets, key=lambda target: target.names), rehearse=False)
 
     def _transact(self, targets: "list[_Target]", rehearse: bool) -> None:
@@ -165,10 +175,12 @@ class Staging:
                         f"not end within {_PATIENCE:.0f} s. Nothing was changed; run this again when it has "
                         "ended."
                     ) from None
-            time.sleep(0.5)  # those who wait behind us go first
+            # Transactions that wait behind this one go first.
+            time.sleep(0.5)
 
     def _roll_back(self) -> None:
-        with suppress(Exception):  # there is no transaction, or no connection any more
+        # There may be no transaction, or no connection any more.
+        with suppress(Exception):
             self._cursor.execute("rollback")
 
 
@@ -222,7 +234,7 @@ class _Target:
             self._cursor.execute("commit")
 
     def replace(self, rehearse: bool) -> None:
-        """Replace the rows of the table by the staged ones; with `rehearse`, by none, and delete none."""
+        """Replace the rows of the table by the staged rows; with `rehearse`, delete and insert none."""
         if self.dialect.claim:
             text = "'" + self._table.replace("'", "''") + "'"
             self._cursor.execute(self.dialect.claim.replace("{text}", text))
@@ -243,7 +255,8 @@ class _Target:
             self._cursor.execute(self.dialect.lock.replace("{table}", self._table))
         self._change(f"delete from {self._table}{' where false' if rehearse else ''}")
         rows = f"{self._columns} from {self.dialect.temporary}.{self._staging}"
-        if rehearse:  # a value without a type fits any column
+        # A null without a type fits any column.
+        if rehearse:
             kinds = self._schema.values()
             nulls = ("null" if kind is None else f"cast(null as {_SQL_TYPES[kind]})" for kind in kinds)
             rows = f"{', '.join(nulls)} where false"
@@ -255,24 +268,25 @@ class _Target:
         except Exception as error:
             if "permission denied for table" not in str(error):
                 raise
-            grant = statement.split()[0]  # which PostgreSQL does not say
+            # PostgreSQL does not say which grant is missing.
+            grant = statement.split()[0]
             raise DataError(f"{self._shown}: permission denied; the role needs the grant {grant}.") from None
 
     def _exists(self) -> bool:
-        """Return whether the table exists, if nothing speaks against replacing its rows."""
-        found = self._fetch(self.dialect.columns, *self.names)
-        if not found:
+        """Return whether the table exists; raise if its rows should not be replaced."""
+        described = self._fetch(self.dialect.columns, *self.names)
+        if not described:
             return False
-        if not all(is_table for *_, is_table in found):
+        if not all(is_table for *_, is_table in described):
             raise DataError(f"{self._shown} is a view or the like, not a table. Give another name.")
-        columns = [column for column, *_ in found]
+        columns = [column for column, *_ in described]
         if set(columns) != set(self._schema):
             raise DataError(
                 f"{self._shown} has the columns {', '.join(columns)} and not {', '.join(self._schema)}. It "
                 "holds something else and is not replaced: give another name, drop it, or rename the columns "
                 "of the output to those of the table (columns, --columns user=user_id)."
             )
-        for column, kind, _ in found:
+        for column, kind, _ in described:
             gets_text = self._schema[column] == pl.String
             if self._schema[column] is not None and re.match(
                 _NUMBERS if gets_text else _TEXTS, kind, re.IGNORECASE
@@ -290,7 +304,7 @@ class _Target:
 
 
 def _is_busy(error: Exception) -> bool:
-    """Return whether another writer is in the way: a lock was not given in time, or rows have changed."""
+    """Return whether another writer is in the way: a lock came too late, or rows have changed."""
     code = getattr(error, "sqlstate", None) or getattr(error, "sqlite_errorname", None)
     return code in ("55P03", "40P01", "SQLITE_BUSY")
 

@@ -1,7 +1,7 @@
 """Read tables of users and items into `Interactions`.
 
-Rows stream through in batches, so that reading takes a few times the memory of the matrix, whatever the size
-of the file.
+Rows stream through in batches, so that reading takes a few times the memory of the matrix, however large the
+file is.
 """
 
 import inspect
@@ -51,7 +51,8 @@ from mrfrec.io.sources import open_sources
 
 _log = logging.getLogger("mrfrec")
 _COLUMNS = ("user", "item", "value", "title", "event", "time")
-_USED_WITH = {  # columns that only some options use: the options, and what they do
+# Columns that only some options use, with these options and what they do.
+_USED_WITH = {
     "value": (
         "min_value or binary=False (--values)",
         "binary=False lets pairs count their values, min_value leaves out rows below it.",
@@ -171,19 +172,24 @@ def read_interactions(
 
 
 class RowsBefore(NamedTuple):
-    """What is known when a table is read for something that has data already, or at a known time."""
+    """What is known when a table is read for a model that has data already, or at a known time.
 
-    columns: Mapping[str, str] | None = None  # names of columns by role; None for the first table
-    oldest: int | None = None  # time of the data, in microseconds since 1970
-    latest: int | None = None  # rows later than this are bad rows
-    erased: Erasures | None = None  # people whose rows are left out
+    `columns` has the names of the columns of the first table by role; it is None for the first table itself.
+    `oldest` is the oldest time of the data, and rows later than `latest` are bad; both are microseconds since
+    1970. Rows of people in `erased` are left out.
+    """
+
+    columns: Mapping[str, str] | None = None
+    oldest: int | None = None
+    latest: int | None = None
+    erased: Erasures | None = None
 
 
 def read_events(source: object, before: RowsBefore, **parameters: Any) -> Interactions:
     """Read a table as `read_interactions` does, knowing what came before.
 
-    The columns of an earlier table are taken where this one has them; `parameters` may name others. With
-    `missing_time="oldest"`, rows without a time get the oldest time of both.
+    The table is read from the columns of the earlier one, where it has them; `parameters` may name others.
+    With `missing_time="oldest"`, rows without a time get the oldest time of both tables.
     """
     bound = inspect.signature(read_interactions).bind(source, **parameters)
     bound.apply_defaults()
@@ -200,7 +206,8 @@ def _interactions(parameters: Mapping[str, Any], before: RowsBefore) -> Interact
     share_skipped = sum(rows.skipped.values()) / rows.read_rows
     matrix, sums, times = rows.to_matrix(options.duplicates)
     limits = {name: int(limit) for name, limit in options.limits().items() if limit}
-    rules = {**options.rules(), **limits}  # with limits that nobody exceeds yet, since later events may
+    # Limits that nobody exceeds yet are kept too, since later events may exceed them.
+    rules = {**options.rules(), **limits}
     origin = Origin(rules, rows.users.type, rows.items.type, sums, times, columns=names)
     users = rows.users.ids
     item_ids = rows.items.ids
@@ -291,7 +298,7 @@ def _read_rows(
     progress: "Progress | bool | None",
     before: RowsBefore,
 ) -> tuple[RowReader, str | None, dict[str, str]]:
-    """Read the rows of all tables; return them, and the data frame library and columns of the first table."""
+    """Read the rows of all tables; also return the data frame library and the columns of the first one."""
     sources = open_sources(source, options)
     min_value = options.min_value
     uses_values = options.uses_values
@@ -363,7 +370,7 @@ def _read_rows(
 
 
 def _expected_rows(tables: Sequence[Source]) -> int:
-    """Return about how many rows all tables have together, 0 if that is unknown."""
+    """Return about how many rows all tables have together, or 0 if that is unknown."""
     counts = []
     for table in tables:
         with reading(table.name):
@@ -372,9 +379,9 @@ def _expected_rows(tables: Sequence[Source]) -> int:
 
 
 def as_interactions(data: object, times: object = None) -> Interactions:
-    """Convert data for `fit`: interactions unchanged, a matrix with its values, a table by the defaults.
+    """Convert data for `fit`: a matrix keeps its values, a table is read with the default options.
 
-    `times` are those of a matrix.
+    Only a matrix takes `times`.
     """
     if times is not None and not sp.issparse(data):
         advice = "Interactions and tables have their own: read_interactions(…, time=…)."

@@ -1,6 +1,6 @@
-"""Read text: tables of fields with a separator between them, and JSON lines, one object to a line.
+"""Read text: tables of fields between separators, and JSON lines with an object in each line.
 
-Fields of tables stay text here, so that errors can quote a bad field as it stands in the file.
+The fields of tables stay text here, so that errors can quote a bad field as it stands in the file.
 """
 
 import csv
@@ -21,9 +21,12 @@ from mrfrec.errors import DataError, ParameterError
 from mrfrec.io import batches as tables
 from mrfrec.io.batches import BLANK, FAULT, ID_ROLES, LONGEST, UNUSED, Roles, Source, Types, batch_of, stream
 
-_NUMBERS = ("value", "time", UNUSED)  # roles whose numbers polars may turn into text
-_SPARE_COLUMNS = 4  # after the last, to notice rows with too many fields
-_SAMPLE = 1000  # lines of JSON from which the columns and their types are inferred
+# polars may turn the numbers of these roles into text.
+_NUMBERS = ("value", "time", UNUSED)
+# Spare columns after the last one show rows with too many fields.
+_SPARE_COLUMNS = 4
+# The columns of JSON lines and their types are inferred from so many lines.
+_SAMPLE = 1000
 
 
 def open_text(path: Path, label: str, separator: str | None, columns: list[str] | None) -> Source:
@@ -43,13 +46,13 @@ def open_text(path: Path, label: str, separator: str | None, columns: list[str] 
         rule = f"left out for {label}, whose first line has these names already"
         raise ParameterError("columns", rule, columns)
     names = columns or header
-    # A name that occurs twice cannot be used, but the other columns can.
+    # A name that occurs twice cannot be used; the other columns can.
     times = Counter(names)
     names = [name if times[name] == 1 else f"{name} (column {i + 1})" for i, name in enumerate(names)]
     skip = 0 if columns is not None else 1
 
     def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
-        places = [str(i) for i in range(len(names) + _SPARE_COLUMNS)]
+        numbers = [str(i) for i in range(len(names) + _SPARE_COLUMNS)]
         is_plain = _is_plain(path, label, mark, first_row=1 - skip)
         if len(mark) == 1:
             rows = pl.scan_csv(
@@ -57,21 +60,22 @@ def open_text(path: Path, label: str, separator: str | None, columns: list[str] 
                 has_header=False,
                 skip_rows=skip,
                 separator=mark,
-                schema=dict.fromkeys(places, pl.String),
+                schema=dict.fromkeys(numbers, pl.String),
                 missing_columns="insert",
                 extra_columns="ignore",
                 glob=False,
                 raise_if_empty=False,
             )
-        else:  # polars splits at single bytes only; quotation marks are characters like others here
-            line = pl.col("line").str.strip_prefix("\ufeff").str.split_exact(mark, len(places) - 1)
+        else:
+            # polars splits tables at single bytes only. Quotation marks have no meaning here.
+            line = pl.col("line").str.strip_prefix("\ufeff").str.split_exact(mark, len(numbers) - 1)
             rows = pl.scan_lines(path, glob=False).slice(skip)
-            rows = rows.select(line.struct.rename_fields(places)).unnest("line")
-        fields = {role: pl.col(places[names.index(name)]) for role, name in roles.items()}
-        beyond = pl.any_horizontal(pl.col(places[len(names) :]).str.len_bytes() > 0)
+            rows = rows.select(line.struct.rename_fields(numbers)).unnest("line")
+        fields = {role: pl.col(numbers[names.index(name)]) for role, name in roles.items()}
+        beyond = pl.any_horizontal(pl.col(numbers[len(names) :]).str.len_bytes() > 0)
         fault: pl.Expr = pl.when(beyond).then(pl.lit(f"more than {len(names)} fields"))
         if not is_plain:
-            is_empty = pl.all_horizontal(pl.col(places).fill_null("") == "")
+            is_empty = pl.all_horizontal(pl.col(numbers).fill_null("") == "")
             fault = pl.when(is_empty).then(pl.lit(BLANK)).otherwise(fault)
         yield from stream(label, rows.select(**fields, **{FAULT: fault}), types)
 
@@ -85,11 +89,12 @@ def _fields(line: str, separator: str) -> list[str]:
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
-    """Yield a text, decompressed, in pieces of 64 KB; nothing if pyarrow is missing, which .zst needs."""
+    """Yield a text, decompressed, in pieces of 64 KB; yield nothing of .zst if pyarrow is missing."""
     with (
         path.open("rb") as raw,
         suppress(EOFError, OSError, zlib.error),
-    ):  # polars says what is wrong
+    ):
+        # If this fails, polars will say what is wrong.
         file: Any = raw
         head = raw.read(4)
         raw.seek(0)
@@ -106,8 +111,9 @@ def _pieces(path: Path) -> Iterator[bytes]:
 
 
 def _bounded(path: Path, label: str) -> Iterator[bytes]:
-    """Yield a text in pieces; refuse a long line before it is in memory."""
-    line, size = 1, 0  # of the line that a piece goes on with
+    """Yield a text in pieces; refuse a long line before all of it is in memory."""
+    # The number and the size of the line that the next piece continues.
+    line, size = 1, 0
     for piece in _pieces(path):
         end = piece.find(b"\n")
         if size + (len(piece) if end < 0 else end) > LONGEST:
@@ -127,7 +133,8 @@ def _first_line(path: Path, label: str) -> str:
         if b"\n" in piece:
             break
     else:
-        if not head:  # or .zst without pyarrow
+        # The file is empty, or .zst without pyarrow.
+        if not head:
             lines = pl.scan_lines(path, glob=False).head(1).collect(engine="streaming")
             if not len(lines):
                 raise DataError(f"{label} is empty.")
@@ -138,18 +145,20 @@ def _first_line(path: Path, label: str) -> str:
 def _is_plain(path: Path, label: str, separator: str, first_row: int) -> bool:
     """Return whether a text has no quotation marks and no rows that begin with an empty field.
 
-    Refuse long lines, and text that polars would repair: quotation marks that do not match, and carriage
-    returns outside of them.
+    Refuse long lines, and text that polars would repair in silence: quotation marks that do not match, and
+    carriage returns outside of quotation marks.
     """
     plain = True
-    odd = False  # whether there are quotation marks or carriage returns
+    # Whether there are quotation marks or carriage returns.
+    odd = False
     last = b""
     begins_empty = re.compile(rb"\n[\r\n" + re.escape(separator).encode() + b"]")
     for piece in _bounded(path, label):
         plain = plain and not begins_empty.search(last + piece)
         odd = odd or b'"' in piece or (b"\r" in piece and piece.count(b"\r") > piece.count(b"\r\n"))
         last = piece[-1:]
-    if len(separator) > 1:  # quotation marks mean nothing
+    # With a separator of several characters, quotation marks mean nothing.
+    if len(separator) > 1:
         return False
     if last and not odd:
         return plain
@@ -157,8 +166,9 @@ def _is_plain(path: Path, label: str, separator: str, first_row: int) -> bool:
     field = rf'(?:"[^"]*(?:""[^"]*)*"|[^"{mark}\r\n][^{mark}\r\n]*)?'
     record = rf"{field}(?:{mark}{field})*"
     row = first_row
-    parts: list[str] = []  # the lines of a row so far
-    marks = size = 0  # their quotation marks, and characters
+    # The lines of a row so far, with the numbers of their quotation marks and characters.
+    parts: list[str] = []
+    marks = size = 0
 
     def mismatch() -> DataError:
         return DataError(
@@ -179,7 +189,8 @@ def _is_plain(path: Path, label: str, separator: str, first_row: int) -> bool:
                 marks += line.count('"')
                 size += len(line)
                 if marks % 2 and size <= LONGEST:
-                    continue  # a quoted field goes on in the next line
+                    # A quoted field goes on in the next line.
+                    continue
                 if not re.fullmatch(record, "\n".join(parts)):
                     raise mismatch()
             row += 1
@@ -228,7 +239,7 @@ def open_json(path: Path, label: str, text_ids: Collection[str]) -> Source:
 def _parse_fast(
     lines: pl.Series, roles: Roles, kinds: Mapping[str, type[pl.DataType]]
 ) -> pl.DataFrame | None:
-    """Parse these fields of each line; None where polars would fail, or turn other types into text."""
+    """Parse fields of JSON lines with polars; return None if it would fail, or turn other types into text."""
     schema = {column: kinds[column] if role in ID_ROLES else pl.String for role, column in roles.items()}
     odd = [r"\\ud[89a-f]", r"\x{feff}"]
     for role, column in roles.items():
@@ -247,11 +258,12 @@ def _parse_fast(
 
 
 def _parse(line: str) -> tuple[dict[str, Any], str | None]:
-    """Return the fields of a JSON object, of equal keys the first; or the fault of the line."""
+    """Return the fields of a JSON object, or the fault of the line; the first of equal keys counts."""
     try:
         fields = json.loads(line.removeprefix("\ufeff"), object_pairs_hook=lambda pairs: dict(pairs[::-1]))
         if "\\u" in line:
-            json.dumps(fields, ensure_ascii=False).encode()  # fails if half of a surrogate pair is missing
+            # This fails if half of a surrogate pair is missing.
+            json.dumps(fields, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return {}, "not valid JSON"
     return (fields, None) if isinstance(fields, dict) else ({}, "not a JSON object")
