@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import typer
 
 from mrfrec.cli.app import application
-from mrfrec.cli.models import parse_model, parse_space
+from mrfrec.cli.named import parse_model, parse_space
 from mrfrec.errors import MrfrecError
 from mrfrec.evaluation.metrics import parse as parse_metric
 from mrfrec.models.registry import build, model_class
@@ -161,7 +161,7 @@ def _leaves() -> list[tuple[str, ...]]:
 
 def _parse(words: tuple[str, ...], whole: bool) -> None:
     command = _APP
-    given = [word for word in words if word not in ("…", "--help", "--debug")]
+    given = [word for word in words if word not in ("…", "--help", "--help-all", "--debug")]
     whole = whole and len(given) == len(words)
     while given and hasattr(command, "commands") and not given[0].startswith("-"):
         if given[0] not in command.commands:
@@ -219,7 +219,7 @@ def _check_module(words: tuple[str, ...]) -> None:
     if not path.exists():
         raise ValueError(f"there is no {target}")
     for option in (word.partition("=")[0] for word in given if word.startswith("--")):
-        if option != "--help" and f'"{option}"' not in path.read_text():
+        if option not in ("--help", "--help-all") and f'"{option}"' not in path.read_text():
             raise ValueError(f"{target} has no option {option}")
 
 

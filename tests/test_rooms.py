@@ -30,7 +30,7 @@ HOME_OF = {
     "pyarrow": rooms("io", "databases text"),
     "adbc_driver_postgresql": {"io/databases.py"},
     "sqlite3": {"io/databases.py"},
-    "typer": rooms("cli", "app data demo derived fitting inspecting options recommending serving"),
+    "typer": rooms("cli", "app derived inspecting"),
     "torch": rooms("engines", "devices gpu/dense gpu/device gpu/ranking gpu/rows"),
     "anyio": {"service/app.py"},  # which Starlette brings
     "fastapi": rooms("service", "api app page problems"),
@@ -43,6 +43,7 @@ HOME_OF = {
         "data/reading_options.py",
         "nightly/job.py",
         *rooms("service", "schemas settings views"),
+        *rooms("cli", "data evaluating fitting inspecting options recommending serving"),
     },
     "pydantic_core": {"service/api.py"},  # the quickest way to JSON among what FastAPI brings
     "uvicorn": {"service/server.py"},

@@ -33,6 +33,8 @@ class Shell(NamedTuple):
     """Whether `--help` shows it; `--help-all` shows all options."""
     argument: bool = False
     """Whether it is given without a name."""
+    group: str = ""
+    """The heading above it in the help, if it is not that of its class."""
 
 
 USUAL = Shell(usual=True)

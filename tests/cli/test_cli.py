@@ -25,6 +25,7 @@ import numpy as np
 import polars as pl
 import pytest
 import typer
+from typer.testing import CliRunner
 
 import mrfrec
 import mrfrec.cli
@@ -194,7 +195,7 @@ def test_version_is_that_of_the_package(tmp_path: Path) -> None:
 
 
 def test_every_parameter_of_the_mrf_is_an_option_of_fit_with_its_default() -> None:
-    section = help_of("fit").split("\nOptions:\n")[1]
+    section = help_of("fit")
     shown = {}
     for option in re.split(r"^  --", section, flags=re.MULTILINE)[1:]:
         default = re.search(r"\[default:\s+(\S+)\]", option)
@@ -320,7 +321,7 @@ def test_fit_reads_several_files_without_a_header_and_counts_what_it_skips(tmp_p
 
 def test_info_tells_the_facts_for_people_and_for_programs(shop: Path, tmp_path: Path) -> None:
     mrfrec.load(shop / "shop.mrf").save(tmp_path / "m.mrf", include_histories=True, notes={"days": [1, 2]})
-    table, facts = run_all(tmp_path, ["info", "m.mrf"], ["info", "m.mrf", "--format", "json"])
+    table, facts = run_all(tmp_path, ["info", "m.mrf", "--all"], ["info", "m.mrf", "--format", "json"])
     assert json.loads(facts.out) == describe(tmp_path / "m.mrf")
     assert re.search(r"^notes\.days +2 entries, which --format json shows$", table.out, re.MULTILINE)
     assert re.search(r"^data\.users +60$", table.out, re.MULTILINE)
@@ -334,8 +335,14 @@ def test_info_counts_features_and_new_items(shop: Path, tmp_path: Path) -> None:
     (tmp_path / "products.csv").write_text("\n".join(["item,kind", *rows]))
     run("fit", shop / "events.csv", "-o", "m.mrf", "--item-features", "products.csv", cwd=tmp_path)
     found = run("info", "m.mrf", cwd=tmp_path).out
-    assert re.search(r"^features\.count +5$", found, re.MULTILINE)
-    assert re.search(r"^features\.new_items +2$", found, re.MULTILINE)
+    assert re.search(r"^features +5, and 2 new items$", found, re.MULTILINE)
+
+
+def test_info_and_help_fit_a_screen(shop: Path) -> None:
+    assert len(run("info", "shop.mrf", cwd=shop).out.splitlines()) <= 17
+    for name in commands():
+        shown = CliRunner().invoke(application(), [name, "--help"], terminal_width=100).output
+        assert len(shown.splitlines()) <= 50, name
 
 
 @pytest.mark.slow  # imports every library
@@ -975,7 +982,7 @@ def test_demo_shows_accuracy_and_recommendations_and_what_it_says_to_try_next_wo
 ) -> None:
     steps: list[Any] = []
     bar = contextlib.nullcontext(lambda *step: steps.append(step))
-    monkeypatch.setattr("mrfrec.cli.demo.progress_bar", lambda **_: bar)
+    monkeypatch.setattr("mrfrec.cli.inspecting.progress_bar", lambda **_: bar)
     done = run("demo", "-o", "it's [red].mrf", cwd=tmp_path)
     assert {"MRF, 2 % of the weights: ranking", "finishing"} <= {stage for stage, *_ in steps}
     assert done.err == ""

@@ -24,7 +24,7 @@ from mrfrec import (
     read_interactions,
 )
 from mrfrec.cli.app import run as run_command
-from mrfrec.cli.models import parse_model
+from mrfrec.cli.named import parse_model
 from mrfrec.evaluation import (
     Split,
     at_time,

@@ -57,13 +57,11 @@ class Question(Options):
     ] = Field(
         None, description='At most so many items with the same value of a column: {"brand": 2, "color": 3}.'
     )
-    boost: Annotated[Boost, PlainValidator(lambda x: check_boost(x)), Shell(value="LIST", usual=True)] = (
-        Field(
-            None,
-            description='Columns of numbers to add to the scores, or to multiply them by: {"add": "margin"}.',
-        )
+    boost: Annotated[Boost, PlainValidator(lambda x: check_boost(x)), Shell(value="LIST")] = Field(
+        None,
+        description='Columns of numbers to add to the scores, or to multiply them by: {"add": "margin"}.',
     )
-    variety: Annotated[float, USUAL] = Field(
+    variety: float = Field(
         0.0,
         ge=0,
         le=1,

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import signal
 import sys
 import traceback
@@ -12,9 +13,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, TextIO
 
-from mrfrec.core.engine import human_bytes
 from mrfrec.errors import BusyError, MrfrecError, ParameterError, RefusedError
-from mrfrec.io.atomic import expanded
 
 _CODES: dict[type[MrfrecError], int] = {RefusedError: 3, BusyError: 4}  # of errors whose exit code is not 2
 _log = logging.getLogger("mrfrec")
@@ -104,6 +103,7 @@ def _in_words(error: Any) -> tuple[str, int]:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "mrfrec"
         said = error.format_message().rstrip(".").replace("Value error, ", "")
+        said = re.sub(r" \(Possible options?: (.+)\)$", r". Did you mean \1?", said)
         for fault in getattr(error.__cause__, "errors", list)():  # of pydantic, which names no value
             kind = {"int_parsing": "a whole number", "float_parsing": "a number"}.get(fault["type"])
             said = f"{said.partition(': ')[0]}: {fault['input']!r} is not {kind}" if kind else said
@@ -127,6 +127,9 @@ def note(message: str) -> None:
 
 def written(path: str | Path) -> str:
     """Say that a file was written, with its size."""
+    from mrfrec.core.engine import human_bytes  # which loads numpy
+    from mrfrec.io.atomic import expanded
+
     return f"wrote {path} ({human_bytes(expanded(path).stat().st_size)})"
 
 

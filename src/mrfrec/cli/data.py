@@ -4,16 +4,16 @@ import csv
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from typer import Argument
+from pydantic import Field
 
 from mrfrec import datasets
 from mrfrec.cli import note
-from mrfrec.cli.options import Evaluating, Features, ReadingToEvaluate
+from mrfrec.cli.options import Evaluating, Features
 from mrfrec.cli.show import (
     REPORT_FORMATS,
     check_output,
@@ -35,6 +35,7 @@ from mrfrec.figures import check_drawable
 from mrfrec.io.databases import redacted
 from mrfrec.io.item_table import read_item_table
 from mrfrec.io.tables import check_reading, read_interactions
+from mrfrec.options import USUAL, Options, Shell
 from mrfrec.shown import Report
 
 _MIN_ITEMS = 5
@@ -66,51 +67,59 @@ def refuse(options: Mapping[str, Any], where: str) -> None:
         raise ParameterError(name, f"left out with {where}", value)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Data:
-    """The data of a command that evaluates, and how it is split, as typed."""
+class Data(Options):
+    """The data of a command that evaluates, and how it is split."""
 
-    data: Annotated[
-        list[str],
-        Argument(
-            metavar="DATA",
-            help="Files, as for mrfrec fit, or debian for the data set of the package.",
-        ),
-    ]
-    test: Annotated[Path | None, "Train on DATA and test on FILE, which holds the items to predict."] = None
-    shown: Annotated[Path | None, "With --test: the known items of its users, if not in DATA."] = None
-    split: Annotated[
-        Literal["strong", "leave-out", "time", "last"] | None,
-        "Hold out users (Liang et al. 2018); k random items of each; what came after a moment; or the k last "
-        "items of each.  [default: time where the table has times, else strong]",
-    ] = None
-    at: Annotated[
-        str | None,
-        "TIME|X",
-        "time: ask about what came from this time on, or about this share of the events, the latest.  "
-        "[default: 0.1]",
-    ] = None
-    folds: Annotated[
-        int | None, "time: at so many cuts, one after the other; the last is --at.  [default: one cut]"
-    ] = None
-    heldout: Annotated[int | None, "strong: users for validation, and test; a tenth, at most 10,000."] = None
-    hidden: Annotated[float, "strong: share of their items to predict."] = 0.2
-    leave: Annotated[int, "leave-out, last: items of each user."] = 1
-    seed: Annotated[int, "Seed of the split."] = 98765
-    min_items: Annotated[
-        int | None,
-        "Leave out users with fewer items than this, as mrfrec fit does not.  [default: 5; time: 0]",
-    ] = None
-    items: Annotated[
-        str | None, "FILE", "A table of items, whose columns --by and rules such as --at-most name."
-    ] = None
-    features: Features = field(default_factory=Features)
-    reading: ReadingToEvaluate = field(default_factory=dict)
+    group: ClassVar[str] = "Data"
+
+    data: Annotated[list[str], Shell(value="DATA", argument=True)] = Field(
+        description="Files, as for mrfrec fit, or debian for the data set of the package."
+    )
+    test: Annotated[Path | None, USUAL] = Field(
+        None, description="Train on DATA and test on FILE, which holds the items to predict."
+    )
+    shown: Path | None = Field(None, description="With --test: the known items of its users, if not in DATA.")
+    split: Annotated[Literal["strong", "leave-out", "time", "last"] | None, USUAL] = Field(
+        None,
+        description="Hold out users (Liang et al. 2018); k random items of each; what came after a time; or "
+        "the k last items of each.  [default: time where the table has times, else strong]",
+    )
+    at: Annotated[str | None, Shell(value="TIME|X")] = Field(
+        None,
+        description="time: ask about what came from this time on, or about this share of the events, the "
+        "latest.  [default: 0.1]",
+    )
+    folds: Annotated[int | None, USUAL] = Field(
+        None,
+        description="time: at so many cuts, one after the other; the last is --at.  [default: one cut]",
+    )
+    heldout: int | None = Field(
+        None, description="strong: users for validation, and test; a tenth, at most 10,000."
+    )
+    hidden: float = Field(0.2, description="strong: share of their items to predict.")
+    leave: int = Field(1, description="leave-out, last: items of each user.")
+    seed: int = Field(98765, description="Seed of the split.")
+    min_items: int | None = Field(
+        None,
+        description="Leave out users with fewer items than this, as mrfrec fit does not.  "
+        "[default: 5; time: 0]",
+    )
+    items: Annotated[str | None, Shell(value="FILE", usual=True)] = Field(
+        None, description="A table of items, whose columns --by and rules such as --at-most name."
+    )
+
+
+class Input(NamedTuple):
+    """The data of a command that evaluates: how it is split, the features of items, how it is read."""
+
+    options: Data
+    features: Features
+    reading: dict[str, Any]
 
     def read(self, progress: Progress | None) -> Split | Folds:
         """Read and split the data: by time where it has times, if the options leave that open."""
         features = self.features.read()
-        table = None if self.items is None else read_item_table(self.items)
+        table = None if self.options.items is None else read_item_table(self.options.items)
 
         def changed(split: Split) -> Split:
             split = split if features is None else split.with_features(features)
@@ -120,10 +129,10 @@ class Data:
         return split.changed(changed) if isinstance(split, Folds) else changed(split)
 
     def _split(self, progress: Progress | None) -> Split | Folds:
-        if self.test is not None:
+        if self.options.test is not None:
             return self._given_split(progress)
         refuse(self._changed("shown"), "a split of DATA: it belongs to --test")
-        kind = self.split or self._told()
+        kind = self.options.split or self._told()
         if kind is not None:
             self._refuse_unused(kind)
         data = self._interactions(progress, kind)
@@ -133,23 +142,25 @@ class Data:
         whole = data.size
         fewest = 0 if kind == "time" else _MIN_ITEMS
         try:
-            data = data.filtered(min_items=fewest if self.min_items is None else self.min_items)
+            data = data.filtered(
+                min_items=fewest if self.options.min_items is None else self.options.min_items
+            )
         except DataError as error:
             raise DataError(f"{error} To hide one item of each user: {splits.LEAVE_ONE}.") from None
         made: Split
         if kind == "strong":
             made = splits.strong_generalisation(
-                data, self.heldout, min_items=0, hidden=self.hidden, seed=self.seed
+                data, self.options.heldout, min_items=0, hidden=self.options.hidden, seed=self.options.seed
             )
         elif kind == "time":
-            at = _moment_or_share(self.at)
-            if self.folds is not None:
-                return splits.at_time(data, at, folds=self.folds)
+            at = _moment_or_share(self.options.at)
+            if self.options.folds is not None:
+                return splits.at_time(data, at, folds=self.options.folds)
             made = splits.at_time(data, at)
         elif kind == "last":
-            made = splits.last(data, self.leave)
+            made = splits.last(data, self.options.leave)
         else:
-            made = splits.leave_out(data, self.leave, seed=self.seed)
+            made = splits.leave_out(data, self.options.leave, seed=self.options.seed)
         return replace(made, whole=whole)
 
     def _told(self) -> str | None:
@@ -166,8 +177,8 @@ class Data:
 
     def _changed(self, *names: str) -> dict[str, Any]:
         """Return the values of options that are not their defaults."""
-        defaults = {each.name: each.default for each in fields(self)}
-        return {name: x for name in names if (x := getattr(self, name)) != defaults[name]}
+        fields = Data.model_fields
+        return {name: x for name in names if (x := getattr(self.options, name)) != fields[name].default}
 
     def _interactions(self, progress: Progress | None, kind: str | None) -> Interactions:
         """Return the data as mrfrec fit reads it.
@@ -177,11 +188,11 @@ class Data:
         """
         reading = self.reading | self._changed("min_items")
         limits = {name: reading.pop(name) for name in LIMITS if name in reading}
-        if (name := data_set_named(self.data, reading | limits)) is not None:
+        if (name := data_set_named(self.options.data, reading | limits)) is not None:
             return datasets.load(name).filtered(**limits)
         if kind in ("time", "last"):
             reading = {"time": True, **reading}
-        return read_interactions(self.data, progress=progress, **reading, **limits)
+        return read_interactions(self.options.data, progress=progress, **reading, **limits)
 
     def _given_split(self, progress: Progress | None) -> Split:
         def read(source: object, **reading: Any) -> Any:
@@ -194,24 +205,29 @@ class Data:
         if options.window is not None and options.now is None:
             raise ParameterError("now", "given with --test and window, so that all files have the same", None)
         others = {name: x for name, x in reading.items() if name != "query"}
-        shown = None if self.shown is None else read(self.shown, **others)
-        return splits.given(read(self.data, **reading), read(self.test, **others), shown)
+        shown = None if self.options.shown is None else read(self.options.shown, **others)
+        return splits.given(read(self.options.data, **reading), read(self.options.test, **others), shown)
 
     def refuse_folds(self, where: str) -> None:
         refuse(self._changed("folds"), where)
 
     def inputs(self) -> list[str | Path | None]:
         """Return the names of the files that are read, which must not be written to."""
-        tables = [] if data_set_named(self.data, {}) else self.data
-        return [*tables, self.features.item_features, self.items, self.test, self.shown]
+        tables = [] if data_set_named(self.options.data, {}) else self.options.data
+        return [
+            *tables,
+            self.features.item_features,
+            self.options.items,
+            self.options.test,
+            self.options.shown,
+        ]
 
     def typed(self) -> dict[str, Any]:
         """Return the options that differ from their defaults, for reports."""
-        own = (each.name for each in fields(self) if each.name not in ("reading", "features"))
-        options = self._changed(*own) | self.reading
+        options = self._changed(*Data.model_fields) | self.reading
         if self.features.item_features is not None:
             options["item_features"] = redacted(self.features.item_features)
-        options["data"] = list(map(redacted, self.data))
+        options["data"] = list(map(redacted, self.options.data))
         return {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
 
 
@@ -226,7 +242,7 @@ def _moment_or_share(typed: str | None) -> str | float:
 
 @contextmanager
 def prepared_split(
-    data: Data,
+    data: Input,
     options: Evaluating,
     plot: Path | None = None,
     *,
@@ -240,7 +256,7 @@ def prepared_split(
     written beside the report, `read` others that are read.
     """
     kind_of(options.form, options.output, REPORT_FORMATS)
-    if options.by is not None and data.items is None:
+    if options.by is not None and data.options.items is None:
         raise ParameterError("--by", "left out without --items", options.by)
     names = (defaults or DEFAULTS) if options.metrics is None else options.metrics.split(",")
     wanted = [str(parse(name)) for name in names]
@@ -260,7 +276,7 @@ def prepared_split(
         yield split, wanted, progress
 
 
-def show(report: Report, options: Evaluating, data: Data) -> None:
+def show(report: Report, options: Evaluating, data: Input) -> None:
     """Write a report, with the source of its data."""
     show_report(report.on(data.typed()), options.form, options.output)
 

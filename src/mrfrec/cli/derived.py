@@ -1,126 +1,153 @@
-"""Make the options of commands from their signatures, and from the parameters of the library.
+"""Make the options of commands from classes of options, and from the parameters of models.
 
-An option of a command is a parameter `Annotated[type, help]`, or `Annotated[type, word, help]` with a word
-for its value. A parameter that is a dataclass holds several: its fields.
-
-A parameter that is `Derived` holds options of the library. Those of a dataclass are its fields, with their
-metadata. Those of a function or class are the parameters of its signature that have a default, with the first
-sentence of the docstring about each.
+A parameter of a command is either a class of options, whose instance the command gets, or `Derived` from a
+class of the library: then the command gets the typed values by name. A field says the sentence, the default
+and the group of an option, and whether `--help` shows it. The docstring of a model says the same of its
+parameters: `--help` shows the section Parameters, and only `--help-all` the section Other Parameters.
 """
 
 import ast
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import is_dataclass
 from datetime import date, timedelta
 from functools import cache, partial
 from inspect import Parameter, Signature, getdoc, signature
-from operator import itemgetter
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from typer import Option
+from typer import Argument, Option
 
 from mrfrec.errors import ParameterError
-from mrfrec.options import Options
+from mrfrec.options import Options, Shell
 
-# Options that are not spelled as the parameter of the command, or of the library.
-_OWN = {"k": "-k", "output": "-o --output", "best": "-o --output", "form": "--format", "source": "--from"}
-_OWN |= {"all_users": "--all", "all_items": "--all"}
-_SPELLED = {role: f"--{role}-column" for role in ("user", "item", "value", "title", "event", "time")}
-_SPELLED |= {"binary": "--binary/--values", "exclude_seen": "--exclude-seen/--seen", "k": "-k"}
-_SPELLED |= {"origins": "--cors", "hosts": "--allowed-hosts"}
 _METAVARS: dict[Any, str] = {int: "N", float: "X", Path: "FILE", object: "FILE", timedelta: "TIME"}
 _METAVARS |= {date: "TIME", Mapping: "LIST", Sequence: "NAMES", Iterable: "ITEMS"}
-_VALUES = {"where": "SQL", "measure": "METRIC"}  # whose types do not tell
 _WORDS: dict[str, Any] = {"none": None, "dense": None, "true": True, "false": False, "yes": True, "no": False}
 
 
 class Declared(NamedTuple):
-    """A parameter as it is declared."""
+    """An option as it is declared."""
 
     name: str
-    kind: Any  # its annotation
+    kind: Any
+    """Its annotation."""
     default: Any
-    help: str  # a sentence
+    """The default, `Parameter.empty` for none."""
+    help: str
+    group: str
+    shell: Shell
 
 
 class Derived(NamedTuple):
-    """Marks a parameter of a command: it holds the typed options for a function of the library, by name."""
+    """Marks a parameter of a command: it holds the typed options for a class of the library, by name."""
 
-    source: Callable[..., Any]  # a function or class
-    only: tuple[str, ...] = ()  # of its parameters; all if empty
+    source: type
+    only: tuple[str, ...] = ()
+    """Names of some options; all if empty."""
     without: tuple[str, ...] = ()
     shows_defaults: bool = True
+    group: str = ""
+    is_usual: bool = True
+    """Whether `--help` shows any of them."""
+    mark: str = "_"
+    """What the names of these parameters of a command end with."""
 
     def declared(self) -> list[Declared]:
-        every = parameters_of(self.source)
-        return [every[name] for name in self.only or every if name not in self.without]
+        every = declared_by(self.source)
+        names = [name for name in self.only or every if name not in self.without]
+        made = [every[name]._replace(group=self.group or every[name].group) for name in names]
+        return (
+            made
+            if self.is_usual
+            else [each._replace(shell=each.shell._replace(usual=False)) for each in made]
+        )
 
     def options(self) -> list[Parameter]:
-        """Return the options as parameters of a command, with names that its own do not have."""
-        made = []
-        for each in self.declared():
-            kind, metavar, _ = _typed(each)
-            help_ = _in_shell_words(each.help)
-            if self.shows_defaults and each.default is not False and each.default not in (None, "", ()):
-                usual = each.default
-                if usual is True:
-                    usual = each.name.replace("_", "-") if kind is bool else "yes"
-                help_ += f"  [default: {usual}]"
-            name = f"{each.name}_"
-            option = _SPELLED.get(each.name, _dashed(name.removesuffix("_")))
-            if kind is bool and "/" not in option and each.default is not False:
-                option += f"/--no-{option.removeprefix('--')}"
-            made.append(_parameter(name, kind | None, option, metavar, help_, None))
-        return made
+        """Return the options as parameters of a command."""
+        return [_option(each, each.name + self.mark, self.shows_defaults) for each in self.declared()]
 
-    def take(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the values of those of these options that were typed."""
-        values = [(each, options[f"{each.name}_"]) for each in self.declared()]
-        return {each.name: _typed(each)[2](value) for each, value in values if value is not None}
+    def take(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the values of the options that were typed."""
+        typed = [(each, values[each.name + self.mark]) for each in self.declared()]
+        return {each.name: _typed(each)[2](value) for each, value in typed if value not in (None, [])}
 
 
 @cache
-def parameters_of(source: Any) -> Mapping[str, Declared]:
-    """Return the parameters of a function or class that have a default, or the fields of a dataclass."""
-    if isinstance(source, type) and issubclass(source, Options):
-        return {
-            name: Declared(name, field.annotation, field.default, field.description or "")
-            for name, field in source.model_fields.items()
-        }
-    helps = _sentences(getdoc(source))
-    kinds = get_type_hints(vars(source).get("__init__", source))
-    optional = [each for each in signature(source).parameters.values() if each.default is not Parameter.empty]
-    return {x.name: Declared(x.name, kinds[x.name], x.default, helps[x.name]) for x in optional}
+def declared_by(source: type) -> Mapping[str, Declared]:
+    """Return the fields of a class of options, or the parameters of a constructor."""
+    if issubclass(source, Options):
+        return {name: _field(source, name) for name in source.model_fields}
+    parameters, _, others = (getdoc(source) or "").partition("Other Parameters\n")
+    usual = _sentences(parameters)
+    sentences = {**usual, **_sentences(others.partition("Attributes\n")[0])}
+    kinds = get_type_hints(vars(source)["__init__"])
+    defaults = {name: each.default for name, each in signature(source).parameters.items()}
+    return {
+        name: Declared(name, kinds[name], defaults[name], text, "Model", Shell(usual=name in usual))
+        for name, text in sentences.items()
+        if name in defaults
+    }
 
 
-def _sentences(docstring: str | None) -> dict[str, str]:
-    """Return the first sentence about each parameter, from a docstring with numpy's sections."""
-    section = re.split(r"^(?:Returns|Attributes)\n-+\n", docstring or "", flags=re.MULTILINE)[0]
+def _field(source: type[Options], name: str) -> Declared:
+    field = source.model_fields[name]
+    default = Parameter.empty if field.is_required() else field.default
+    home: Any = next(each for each in source.__mro__ if name in vars(each).get("__annotations__", {}))
+    shell = next((each for each in field.metadata if isinstance(each, Shell)), Shell())
+    return Declared(
+        name, field.annotation, default, field.description or "", shell.group or home.group, shell
+    )
+
+
+def _sentences(docstring: str) -> dict[str, str]:
+    """Return the first sentence about each parameter, from a section as numpy's."""
     sentences = {}
-    for name, text in re.findall(r"^(\w+)\n((?:[ ]+.*\n?)+)", section, re.MULTILINE):
+    for name, text in re.findall(r"^(\w+)\n((?:[ ]+.*\n?)+)", docstring, re.MULTILINE):
         sentence = re.split(r'(?<=[.])\s+(?=[A-Z"`0-9λ])', text.strip())[0]
         sentences[name] = " ".join(sentence.split())
     return sentences
 
 
+def _option(each: Declared, name: str, shows_default: bool) -> Parameter:
+    """Return a parameter as typer reads it. Its default is None: the library has the real one."""
+    kind, metavar, _ = _typed(each)
+    metavar = each.shell.value or metavar
+    help_ = _in_shell_words(each.help)
+    is_needed = each.default is Parameter.empty
+    if shows_default and not is_needed and each.default is not False and each.default not in (None, "", ()):
+        usual = each.default
+        if usual is True:
+            usual = each.name.replace("_", "-") if kind is bool else "yes"
+        help_ += f"  [default: {usual}]"
+    made: Any
+    if each.shell.argument:
+        made = Argument(metavar=metavar, help=help_)
+    else:
+        flags = each.shell.flags or _dashed(each.name)
+        if kind is bool and "/" not in flags and each.default is not False:
+            flags += f"/--no-{flags.removeprefix('--')}"
+        panel = f"{each.group}{'' if each.shell.usual or is_needed else '+'}"
+        made = Option(*flags.split(), metavar=metavar, help=help_, rich_help_panel=panel)
+    wanted: Any = kind if is_needed else kind | None
+    annotation = Annotated[wanted, made]
+    default = Parameter.empty if is_needed else None
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
 def _typed(declared: Declared) -> tuple[Any, str | None, Callable[[Any], Any]]:
     """Return the type of an option, the word for its value, and how the value is converted."""
-    kinds = get_args(declared.kind) if get_origin(declared.kind) in (Union, UnionType) else [declared.kind]
-    first, *others = [kind for kind in kinds if kind is not NoneType]
+    first, *others = [kind for kind in _kinds(declared.kind) if kind is not NoneType]
     origin = get_origin(first)
     if first is bool and not others:
         return bool, None, bool
     if origin is Literal:
         return first, None, str
-    words = [
-        _VALUES.get(declared.name),
-        *(_METAVARS.get(get_origin(kind) or kind) for kind in (first, *others)),
-    ]
-    metavar = next(filter(None, words), "NAME" if declared.name in _SPELLED else "TEXT")
+    words = [_METAVARS.get(get_origin(kind) or kind) for kind in (first, *others)]
+    metavar = next(filter(None, words), "TEXT")
+    if origin is list or first is Path:
+        return first, metavar, lambda x: x
     if first is bool:  # or yes, no and other words
         return str, metavar, parse_value
     if first in (int, float) and not others:
@@ -140,6 +167,15 @@ def _typed(declared: Declared) -> tuple[Any, str | None, Callable[[Any], Any]]:
     if origin is Mapping:
         return str, metavar, partial(parse_weights, declared.name)
     return str, metavar, _names if origin is Sequence else str
+
+
+def _kinds(kind: Any) -> list[Any]:
+    """Return the types that a value may have, without the checks that they are annotated with."""
+    if get_origin(kind) is Annotated:
+        return _kinds(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        return [one for each in get_args(kind) for one in _kinds(each)]
+    return [kind]
 
 
 def _names(typed: str) -> list[str]:
@@ -186,45 +222,29 @@ def _in_shell_words(sentence: str) -> str:
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command for typer, with a parameter for each option."""
-    options, call = _options_of(command)
+    options: list[Parameter] = []
+    takes: dict[str, Callable[[dict[str, Any]], Any]] = {}
+    for name, hint in get_type_hints(command, include_extras=True).items():
+        if name == "return":
+            continue
+        mark = getattr(hint, "__metadata__", (None,))[0]
+        is_derived = isinstance(mark, Derived)
+        source = mark if isinstance(mark, Derived) else Derived(hint, mark="")
+        options += source.options()
+        takes[name] = source.take if is_derived else partial(_whole, hint, source)
 
     def typed(**values: Any) -> None:
-        call(values)
+        command(**{name: take(values) for name, take in takes.items()})
 
     typed.__name__, typed.__doc__ = command.__name__, command.__doc__
+    options.sort(key=lambda each: each.default is not Parameter.empty)
     typed.__signature__ = Signature(options)  # type: ignore[attr-defined]
     typed.__annotations__ = {each.name: each.annotation for each in options}
     return typed
 
 
-def _options_of(made: Callable[..., Any]) -> tuple[list[Parameter], Callable[[dict[str, Any]], Any]]:
-    """Return the options of a command or a dataclass, and a function that calls it with their values."""
-    hints = get_type_hints(made, include_extras=True)
-    options: list[Parameter] = []
-    takes: dict[str, Callable[[dict[str, Any]], Any]] = {}
-    for name, each in signature(made).parameters.items():
-        hint, takes[name] = hints[name], itemgetter(name)
-        mark = getattr(hint, "__metadata__", (None,))[0]
-        if isinstance(mark, Derived):
-            more, takes[name] = mark.options(), mark.take
-        elif is_dataclass(hint):
-            more, takes[name] = _options_of(hint)  # type: ignore[arg-type]
-        elif isinstance(mark, str):
-            kind, *words, help_ = get_args(hint)
-            words += [_METAVARS[x] for x in (kind, *get_args(kind)) if x in (int, float, Path)]
-            option = _OWN.get(name, _dashed(name))
-            more = [_parameter(name, kind, option, next(iter(words), None), help_, each.default)]
-        else:  # the context, or an argument
-            more = [each.replace(kind=Parameter.KEYWORD_ONLY, annotation=hint)]
-        options += more
-    return options, lambda values: made(**{name: take(values) for name, take in takes.items()})
-
-
-def _parameter(
-    name: str, kind: Any, option: str, metavar: str | None, help_: str, default: object
-) -> Parameter:
-    annotation = Annotated[kind, Option(*option.split(), metavar=metavar, help=help_)]
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+def _whole(kind: type[Options], source: Derived, values: dict[str, Any]) -> Options:
+    return kind.of(**source.take(values))
 
 
 def _dashed(name: str) -> str:

@@ -3,37 +3,48 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
 
 from mrfrec.checks import check_number, in_words
 from mrfrec.cli import note, written
-from mrfrec.cli import options as opt
-from mrfrec.cli.data import Data, prepared_split, refuse, show, write_per_user
-from mrfrec.cli.models import make_models, only_model, parse_model, parse_space
-from mrfrec.cli.options import Evaluating
+from mrfrec.cli.data import Data, Input, prepared_split, refuse, show, write_per_user
+from mrfrec.cli.named import make_models, only_model, parse_model, parse_space
+from mrfrec.cli.options import Evaluating, Features, Machine, Models, ReadingToEvaluate, ReportForm, Rules
 from mrfrec.errors import ParameterError
 from mrfrec.evaluation import other_systems, protocol, results, tuning
 from mrfrec.evaluation.questions import Folds, Split, check_split
 from mrfrec.evaluation.results import Evaluation, by_column
 from mrfrec.figures import write_figure
 from mrfrec.models.recommender import Recommender
+from mrfrec.options import USUAL, Shell
 from mrfrec.shown import Report
 
 
+class EvaluateOptions(Models):
+    """What only mrfrec evaluate does."""
+
+    group: ClassVar[str] = "Data"
+
+    cold_items: float | None = Field(
+        None,
+        description="Make this share of the items new, which nobody is known to have; rank these alone, and "
+        "all items.",
+    )
+    write_split: Annotated[Path | None, Shell(value="FOLDER")] = Field(
+        None, description="Write the split to files, for another library to train on; evaluate nothing."
+    )
+
+
 def evaluate(
-    data: Data,
+    source: Data,
+    features: Features,
+    reading: ReadingToEvaluate,
+    own: EvaluateOptions,
     options: Evaluating,
-    model: opt.EvaluatedModel = None,
-    recommendations: opt.Recommendations = None,
-    drop_seen: opt.DropSeen = False,
-    per_user: opt.PerUser = None,
-    cold_items: Annotated[
-        float | None,
-        "Make this share of the items new, which nobody is known to have; rank these alone, and all items.",
-    ] = None,
-    write_split: Annotated[
-        Path | None, "FOLDER", "Write the split to files, for another library to train on; evaluate nothing."
-    ] = None,
+    rules: Rules,
+    machine: Machine,
 ) -> None:
     """Evaluate how well a model predicts held-out items.
 
@@ -64,50 +75,61 @@ def evaluate(
       mrfrec evaluate events.csv --item-features products.csv --cold-items 0.1
       mrfrec evaluate ratings.csv --min-value 4 --heldout 1000 --write-split folder
     """
-    if write_split is not None:
-        typed: dict[str, Any] = {"model": model, "recommendations": recommendations, "per_user": per_user}
-        typed |= {"cold_items": cold_items, "output": options.output, **options.rules}
+    data = Input(source, features, reading)
+    if own.write_split is not None:
+        typed: dict[str, Any] = {
+            "model": own.model,
+            "recommendations": own.recommendations,
+            "per_user": own.per_user,
+        }
+        typed |= {"cold_items": own.cold_items, "output": options.output, **rules}
         refuse({name: x for name, x in typed.items() if x}, "--write-split")
         data.refuse_folds("--write-split")
         with prepared_split(data, options) as (made, _, _):
-            for path in other_systems.write_split(check_split(made), write_split):
+            for path in other_systems.write_split(check_split(made), own.write_split):
                 note(written(path))
         return
-    if cold_items is not None:
-        check_number("--cold-items", cold_items, "above 0 and below 1", lambda x: 0 < x < 1)
-        if data.features.item_features is None:
+    if own.cold_items is not None:
+        check_number("--cold-items", own.cold_items, "above 0 and below 1", lambda x: 0 < x < 1)
+        if features.item_features is None:
             advice = "Give --item-features: of new items nothing else is known."
-            raise ParameterError("--cold-items", "left out without features", cold_items, advice)
-        refuse({} if recommendations is None else {"--recommendations": recommendations}, "--cold-items")
-        refuse(options.rules, "--cold-items")
+            raise ParameterError("--cold-items", "left out without features", own.cold_items, advice)
+        refuse(
+            {} if own.recommendations is None else {"--recommendations": own.recommendations}, "--cold-items"
+        )
+        refuse(rules, "--cold-items")
         data.refuse_folds("--cold-items")
-    spec = parse_model(only_model(model))
-    (recommender,) = make_models([spec], options.machine)
-    lists = _named_lists(recommendations, drop_seen, [spec.name])
+    spec = parse_model(only_model(own.model))
+    (recommender,) = make_models([spec], machine)
+    lists = _named_lists(own.recommendations, own.drop_seen, [spec.name])
     _refuse_folds(data, options, lists)
-    with prepared_split(data, options, written=[per_user], read=lists.values()) as (split, wanted, progress):
-        of_lists = _evaluate_lists(lists, split, wanted, drop_seen)  # they fail sooner than a fit
+    with prepared_split(data, options, written=[own.per_user], read=lists.values()) as (
+        split,
+        wanted,
+        progress,
+    ):
+        of_lists = _evaluate_lists(lists, split, wanted, own.drop_seen)  # they fail sooner than a fit
         settings: dict[str, Any] = {"name": spec.name, "progress": progress}
-        if options.rules:
+        if rules:
             if options.ties != "popularity":
                 raise ParameterError("--ties", '"popularity" with rules', options.ties)
-            ruled = protocol.evaluate_rules(recommender, split, options.rules, wanted, **settings)
+            ruled = protocol.evaluate_rules(recommender, split, rules, wanted, **settings)
             found = [*ruled.evaluations]
-        elif cold_items is None:
+        elif own.cold_items is None:
             found = [protocol.evaluate(recommender, split, wanted, ties=options.ties, **settings)]
         else:
-            settings |= {"ties": options.ties, "seed": data.seed}
+            settings |= {"ties": options.ties, "seed": source.seed}
             whole = check_split(split)
-            found = [*protocol.evaluate_new_items(recommender, whole, cold_items, wanted, **settings)]
+            found = [*protocol.evaluate_new_items(recommender, whole, own.cold_items, wanted, **settings)]
         popular = [each.popular for each in found if each.popular is not None]
         found += of_lists
-        if of_lists or options.rules:
+        if of_lists or rules:
             reported = results.of_comparison(results.Comparison([*found, *popular]))
         else:
             reported = results.of_evaluations([*found, *popular])
         show(_with_groups(reported, found, split, options.by), options, data)
-        if per_user is not None:
-            write_per_user(found, per_user)
+        if own.per_user is not None:
+            write_per_user(found, own.per_user)
 
 
 def _with_groups(
@@ -118,7 +140,7 @@ def _with_groups(
     return replace(reported, sections=[*reported.sections, by_column(found, check_split(split), column)])
 
 
-def _refuse_folds(data: Data, options: Evaluating, lists: Mapping[str, str]) -> None:
+def _refuse_folds(data: Input, options: Evaluating, lists: Mapping[str, str]) -> None:
     """Refuse several cuts where the items or the lists are those of one."""
     if lists:
         data.refuse_folds("--recommendations")
@@ -149,12 +171,13 @@ def _evaluate_lists(
 
 
 def compare(
-    data: Data,
+    source: Data,
+    features: Features,
+    reading: ReadingToEvaluate,
+    own: Models,
     options: Evaluating,
-    model: opt.EvaluatedModels,
-    recommendations: opt.Recommendations = None,
-    drop_seen: opt.DropSeen = False,
-    per_user: opt.PerUser = None,
+    rules: Rules,
+    machine: Machine,
 ) -> None:
     """Evaluate several models on the same users, and compare them.
 
@@ -166,19 +189,24 @@ def compare(
       mrfrec compare events.csv --model 'dense: sparsity=dense' --model 'sparse: sparsity=0.01'
       mrfrec compare events.csv --model MRF --model Popularity --model EASE --model 'ItemKNN: neighbors=50'
     """
-    models = models_to_compare(model, options.machine)
-    lists = _named_lists(recommendations, drop_seen, models)
+    data = Input(source, features, reading)
+    models = models_to_compare(own.model or [], machine)
+    lists = _named_lists(own.recommendations, own.drop_seen, models)
     _refuse_folds(data, options, lists)
-    with prepared_split(data, options, written=[per_user], read=lists.values()) as (split, wanted, progress):
-        of_lists = _evaluate_lists(lists, split, wanted, drop_seen)
+    with prepared_split(data, options, written=[own.per_user], read=lists.values()) as (
+        split,
+        wanted,
+        progress,
+    ):
+        of_lists = _evaluate_lists(lists, split, wanted, own.drop_seen)
         comparison = protocol.compare(
-            models, split, wanted, ties=options.ties, progress=progress, rules=options.rules
+            models, split, wanted, ties=options.ties, progress=progress, rules=rules
         )
         comparison = results.Comparison([*comparison.evaluations, *of_lists])
         reported = results.of_comparison(comparison)
         show(_with_groups(reported, comparison.evaluations, split, options.by), options, data)
-        if per_user is not None:
-            write_per_user(comparison.evaluations, per_user)
+        if own.per_user is not None:
+            write_per_user(comparison.evaluations, own.per_user)
 
 
 def models_to_compare(texts: list[str], machine: dict[str, Any]) -> dict[str, Recommender]:
@@ -190,39 +218,46 @@ def models_to_compare(texts: list[str], machine: dict[str, Any]) -> dict[str, Re
     return named
 
 
-def tune(
-    data: Data,
-    best: Annotated[Path, "The .json file for the best parameters."],
-    model: Annotated[
-        list[str] | None,
-        "MODEL",
-        "The model and parameters that all trials share: 'EASE: sparsity=0.01'.  [default: MRF]",
-    ] = None,
-    metric: Annotated[str | None, "NAME", "The metric to maximise.  [default: ndcg@100]"] = None,
-    trials: Annotated[int, "How many points to try, the first included: the model as it is given."] = 30,
-    vary: Annotated[
-        list[str] | None,
-        "NAME=RANGE",
-        "What to vary: a range, l2=1:1000, l2=1:1000:log or, as multiples of the first trial's value, "
-        "l2=0.1:10:times; values, sparsity=dense,0.01; or no. May be repeated. Others vary as usual for the "
-        "model.",
-    ] = None,
-    storage: Annotated[
-        str | None,
-        "FILE|URL",
-        "Keep the trials here, to continue if interrupted: a file, or sqlite:///trials.db",
-    ] = None,
-    form: opt.ReportFormat = None,
-    plot: opt.Plot = None,
-    *,
-    machine: opt.Machine,
-) -> None:
-    """Find good parameters on validation users, or by time on a cut before the one of mrfrec evaluate.
+class TuneOptions(ReportForm):
+    """What to vary, and where the best parameters go."""
 
-    Does not evaluate on the test users. Works for every model. The first trial is the model with what it
-    measures by itself; Optuna's sampler suggests the others, by --seed. Trials share statistics: a new l2 is
-    cheap, a new novelty or rank_weight needs no fit. Writes the best parameters for mrfrec fit --params and
-    for --model; prints the best trials.
+    group: ClassVar[str] = "Search"
+
+    best: Annotated[Path, Shell("-o --output")] = Field(description="The .json file for the best parameters.")
+    model: Annotated[list[str] | None, Shell(value="MODEL", usual=True)] = Field(
+        None,
+        description="The model and parameters that all trials share: 'EASE: sparsity=0.01'.  [default: MRF]",
+    )
+    metric: Annotated[str | None, Shell(value="NAME", usual=True)] = Field(
+        None, description="The metric to maximise.  [default: ndcg@100]"
+    )
+    trials: Annotated[int, USUAL] = Field(
+        30, description="How many points to try, the first included: the model as it is given."
+    )
+    vary: Annotated[list[str] | None, Shell(value="NAME=RANGE", usual=True)] = Field(
+        None,
+        description="What to vary: a range, l2=1:1000, l2=1:1000:log or, as multiples of the first trial's "
+        "value, l2=0.1:10:times; values, sparsity=dense,0.01; or no. May be repeated. All other parameters "
+        "vary as usual for the model.",
+    )
+    storage: Annotated[str | None, Shell(value="FILE|URL", usual=True)] = Field(
+        None,
+        description="Keep the trials here, to continue if interrupted: a file, or sqlite:///trials.db",
+    )
+    plot: Annotated[Path | None, Shell(group="Results", usual=True)] = Field(
+        None, description="Draw the results, as a .png, .svg or .pdf file."
+    )
+
+
+def tune(
+    source: Data, features: Features, reading: ReadingToEvaluate, own: TuneOptions, machine: Machine
+) -> None:
+    """Find good parameters on validation users.
+
+    A split by time validates on a cut before the one of mrfrec evaluate. The test users are not used. The
+    first trial is the model with what it measures by itself; Optuna's sampler suggests the others, by --seed.
+    Trials share statistics: a new l2 is cheap, a new novelty or rank_weight needs no fit. Works for every
+    model. Writes the best parameters for mrfrec fit --params and for --model; prints the best trials.
 
     \b
     Examples:
@@ -232,23 +267,24 @@ def tune(
       mrfrec tune events.csv -o ease.json --model EASE --trials 10
     """  # fmt: skip
     tuning.check_optuna()
-    spec = parse_model(only_model(model))
-    settings = Evaluating(metrics=metric, form=form)
+    data = Input(source, features, reading)
+    spec = parse_model(only_model(own.model))
+    settings = Evaluating.of(metrics=own.metric, form=own.form)
     (made,) = make_models([spec], machine)
-    space = parse_space(vary or ())
+    space = parse_space(own.vary or ())
     tuning.checked_space(spec.kind, spec.parameters, space)  # refuses bad ranges before the data is read
-    kept = None if storage is None or "://" in storage else Path(storage)
-    if best.suffix.lower() != ".json" or (kept is not None and kept.resolve() == best.resolve()):
-        raise ParameterError("--output", "a .json file, and another one than --storage", str(best))
+    kept = None if own.storage is None or "://" in own.storage else Path(own.storage)
+    if own.best.suffix.lower() != ".json" or (kept is not None and kept.resolve() == own.best.resolve()):
+        raise ParameterError("--output", "a .json file, and another one than --storage", str(own.best))
     data.refuse_folds("mrfrec tune")
-    checked = prepared_split(data, settings, plot, defaults=["ndcg@100"], written=[best, kept])
+    checked = prepared_split(data, settings, own.plot, defaults=["ndcg@100"], written=[own.best, kept])
     with checked as (split, wanted, progress):
         result = tuning.tune(
-            made, check_split(split), trials=trials, space=space, metric=",".join(wanted), storage=storage,
-            seed=data.seed, progress=progress,
+            made, check_split(split), trials=own.trials, space=space, metric=",".join(wanted),
+            storage=own.storage, seed=source.seed, progress=progress,
         )  # fmt: skip
         show(tuning.of_tuning(result), settings, data)
-        result.save(best)
-        note(f"wrote the best parameters to {best}; use them with mrfrec fit --params {best}")
-        if plot is not None:
-            write_figure(result.plot(), plot)
+        result.save(own.best)
+        note(f"wrote the best parameters to {own.best}; use them with mrfrec fit --params {own.best}")
+        if own.plot is not None:
+            write_figure(result.plot(), own.plot)

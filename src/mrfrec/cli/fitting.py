@@ -4,20 +4,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from typer import Argument
+from pydantic import Field
 
 from mrfrec import datasets
 from mrfrec.checks import counted
 from mrfrec.cli import note, written
 from mrfrec.cli.data import data_set_named, refuse
-from mrfrec.cli.models import check_machine, make_models, only_model, parse_model, with_options
-from mrfrec.cli.names import find_users
+from mrfrec.cli.named import check_machine, find_users, make_models, only_model, parse_model, with_options
 from mrfrec.cli.options import (
     Features,
     Machine,
-    ModelFile,
     ModelParameters,
     Reading,
     TableForm,
@@ -34,44 +32,104 @@ from mrfrec.models.mrf.model import MRF
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import load
 from mrfrec.models.updating import read_more
+from mrfrec.options import USUAL, Options, Shell
 
-Growing = Annotated[Path, Argument(metavar="MODEL", help="A model file written by mrfrec fit --histories.")]
-Updated = Annotated[Path | None, "The model file to write.  [default: MODEL]"]
-Wait = Annotated[float, "SECONDS", "Time to wait for another command that rewrites MODEL."]
+
+class FitOptions(Options):
+    """What to fit, and where to write it."""
+
+    group: ClassVar[str] = "Data"
+
+    data: Annotated[list[str], Shell(value="DATA", argument=True)] = Field(
+        description="Files, or patterns in quotes: CSV, TSV, JSON lines (also .gz, .zst), Parquet, Arrow; a "
+        "folder of Parquet files; a database with --query: postgresql:// or sqlite:///; or debian for the "
+        "data set of the package."
+    )
+    output: Annotated[Path, Shell("-o --output")] = Field(description="The model file to write.")
+
+
+class FittedKind(Options):
+    """What model to fit."""
+
+    group: ClassVar[str] = "Model"
+
+    model: Annotated[list[str] | None, Shell(value="MODEL", usual=True)] = Field(
+        None,
+        description="MRF, EASE, EDLAE, Popularity or ItemKNN, also with parameters: 'EASE: l2=100'.  "
+        "[default: MRF]",
+    )
+    params: Path | None = Field(
+        None, description="Model and parameters from mrfrec tune; other options override them."
+    )
+    histories: Annotated[bool, USUAL] = Field(
+        False, description="Store the users' histories: recommend --user and --all need them."
+    )
+
+
+class Rewriting(Options):
+    """Where a command that changes a model writes it."""
+
+    output: Annotated[Path | None, Shell("-o --output", usual=True)] = Field(
+        None, description="The model file to write.  [default: MODEL]"
+    )
+    wait: Annotated[float, Shell(value="SECONDS")] = Field(
+        WAIT, description="Time to wait for another command that rewrites MODEL."
+    )
+
+
+class UpdateOptions(Options):
+    """What to add to which model."""
+
+    group: ClassVar[str] = "Data"
+
+    model: Annotated[Path, Shell(value="MODEL", argument=True)] = Field(
+        description="A model file written by mrfrec fit, but for --items with --histories."
+    )
+    data: Annotated[list[str] | None, Shell(value="DATA", argument=True)] = Field(
+        None, description="Files of new events, as for mrfrec fit."
+    )
+    batch: Annotated[str | None, Shell(value="NAME", usual=True)] = Field(
+        None, description="Name of the batch, such as 2026-11-16.  [default: a hash of DATA]"
+    )
+    again: Annotated[bool, USUAL] = Field(
+        False,
+        description="Add the batch even if a batch of this name was added before, or pairs of it whose "
+        "values add up.",
+    )
+    measure_again: Annotated[bool, Shell(group="Model", usual=True)] = Field(
+        False, description="Measure the parameters that are auto anew."
+    )
+
+
+class ForgetOptions(Options):
+    """Whom to remove from which model."""
+
+    group: ClassVar[str] = "Data"
+
+    model: Annotated[Path, Shell(value="MODEL", argument=True)] = Field(
+        description="A model file written by mrfrec fit --histories."
+    )
+    users: Annotated[Path | None, USUAL] = Field(
+        None,
+        description="User ids, one per line (.txt) or a column of a table.  [default: the users who were "
+        "forgotten before]",
+    )
 
 
 def fit(
-    data: Annotated[
-        list[str],
-        Argument(
-            metavar="DATA",
-            help="Files, or patterns in quotes: CSV, TSV, JSON lines (also .gz, .zst), Parquet, Arrow; a "
-            "folder of Parquet files; a database with --query: postgresql:// or sqlite:///; or debian for "
-            "the data set of the package.",
-        ),
-    ],
-    output: ModelFile,
-    *,
+    own: FitOptions,
     reading: Reading,
-    model: Annotated[
-        list[str] | None,
-        "MODEL",
-        "MRF, EASE, EDLAE, Popularity or ItemKNN, also with parameters: 'EASE: l2=100'.  [default: MRF]",
-    ] = None,
-    params: Annotated[
-        Path | None, "Model and parameters from mrfrec tune; other options override them."
-    ] = None,
+    fitted: FittedKind,
     features: Features,
     parameters: ModelParameters,
     machine: Machine,
-    histories: Annotated[bool, "Store the users' histories: recommend --user and --all need them."] = False,
 ) -> None:
     """Fit a model to a table of users and items.
 
     The table has a row for each interaction. Ids may be integers or texts and keep their type. Bad rows are
     refused with their line number. A fit that would not fit in memory is refused before it starts.
 
-    The options from --l2 to --dtype are parameters of the MRF and of other models that have them.
+    The options from --sparsity on are parameters of the MRF, and of other models that have them.
 
     \b
     Examples:
@@ -84,48 +142,29 @@ def fit(
       mrfrec fit events.csv -o shop.mrf --model 'EDLAE: dropout=0.5, l2=50'
       mrfrec fit events.csv -o shop.mrf --item-features products.csv --histories
     """
-    name = data_set_named(data, reading)
-    _check_model_file(output)
-    check_output(output, *(data if name is None else ()), reading.get("items"), features.item_features)
-    spec = with_options(parse_model(only_model(model), params), parameters)
+    name = data_set_named(own.data, reading)
+    _check_model_file(own.output)
+    check_output(
+        own.output, *(own.data if name is None else ()), reading.get("items"), features.item_features
+    )
+    spec = with_options(parse_model(only_model(fitted.model), fitted.params), parameters)
     (recommender,) = make_models([spec], machine)
     with progress_bar() as progress:
         if name is not None:
             interactions = datasets.load(name).filtered(**reading)
         else:
-            before = RowsBefore(erased=read_erasures(output))
-            interactions = read_events(data, before, progress=progress, **reading)
+            before = RowsBefore(erased=read_erasures(own.output))
+            interactions = read_events(own.data, before, progress=progress, **reading)
         note(str(interactions.size))
         start = time.perf_counter()
         recommender.fit(interactions, progress=progress, item_features=features.read())
     seconds = time.perf_counter() - start
-    recommender.save(output, include_histories=histories)
-    note(f"fitted {spec.kind} in {seconds:.1f} s; {written(output)}")
+    recommender.save(own.output, include_histories=fitted.histories)
+    note(f"fitted {spec.kind} in {seconds:.1f} s; {written(own.output)}")
 
 
 def update(
-    model: Annotated[
-        Path,
-        Argument(
-            metavar="MODEL", help="A model file written by mrfrec fit, but for --items with --histories."
-        ),
-    ],
-    data: Annotated[
-        list[str] | None, Argument(help="Files of new events, as for mrfrec fit.", metavar="DATA")
-    ] = None,
-    *,
-    reading: TableForm,
-    features: Features,
-    machine: Machine,
-    output: Updated = None,
-    batch: Annotated[
-        str | None, "NAME", "Name of the batch, such as 2026-11-16.  [default: a hash of DATA]"
-    ] = None,
-    again: Annotated[
-        bool, "Add the batch even if one of that name was added before, or pairs of it whose values add up."
-    ] = False,
-    measure_again: Annotated[bool, "Measure the parameters anew that are auto."] = False,
-    wait: Wait = WAIT,
+    own: UpdateOptions, reading: TableForm, features: Features, machine: Machine, target: Rewriting
 ) -> None:
     """Add new events to a model, and fit it again.
 
@@ -152,17 +191,17 @@ def update(
       mrfrec update shop.mrf --items products.csv
       mrfrec update shop.mrf --items postgresql://db/shop --query 'select sku, price, stock from products'
     """
-    _check_model_file(output)
-    check_output(output or model, *(data or ()), reading.get("items"), features.item_features)
-    if not data:
-        flags = {"batch": batch, "again": again, "measure_again": measure_again}
+    _check_model_file(target.output)
+    check_output(target.output or own.model, *(own.data or ()), reading.get("items"), features.item_features)
+    if not own.data:
+        flags = {"batch": own.batch, "again": own.again, "measure_again": own.measure_again}
         typed = {**reading, **machine, **{name: x for name, x in flags.items() if x}}
-        _update_items(model, output, features, machine, wait, typed)
+        _update_items(own.model, target, features, machine, typed)
         return
-    with _rewriting(model, output, "update", machine, wait) as opened, progress_bar() as progress:
-        events = read_more(opened.fitted_, data, progress=progress, **reading)
+    with _rewriting(own.model, target, "update", machine) as opened, progress_bar() as progress:
+        events = read_more(opened.fitted_, own.data, progress=progress, **reading)
         opened.update(
-            events, batch=batch, again=again, measure_again=measure_again, progress=progress,
+            events, batch=own.batch, again=own.again, measure_again=own.measure_again, progress=progress,
             item_features=features.read(),
         )  # fmt: skip
         note(f"added {opened.batches_[-1]}: now {opened.fitted_.size}")
@@ -170,10 +209,9 @@ def update(
 
 def _update_items(
     model: Path,
-    output: Path | None,
+    target: Rewriting,
     features: Features,
     machine: dict[str, Any],
-    wait: float,
     typed: dict[str, Any],
 ) -> None:
     """Add items by their features, or replace the table of items, without a fit; `typed` are all options."""
@@ -189,7 +227,7 @@ def _update_items(
     if table is None and new is None:
         raise DataError("nothing to update: give DATA, --item-features or --items.")
     item = typed.get("item")
-    with _rewriting(model, output, None if new is None else "add_items", machine, wait) as opened:
+    with _rewriting(model, target, None if new is None else "add_items", machine) as opened:
         if new is not None:
             if not isinstance(opened, MRF):
                 raise DataError(f"{model} is a {type(opened).__name__}: only an MRF knows features of items.")
@@ -202,18 +240,7 @@ def _update_items(
             note(f"{kept.described:,} of {counted(len(kept), 'item')} have values; columns: {columns}")
 
 
-def forget(
-    model: Growing,
-    users: Annotated[
-        Path | None,
-        "User ids, one per line (.txt) or a column of a table.  [default: those who were forgotten before]",
-    ] = None,
-    *,
-    reading: UserColumn,
-    machine: Machine,
-    output: Updated = None,
-    wait: Wait = WAIT,
-) -> None:
+def forget(own: ForgetOptions, reading: UserColumn, machine: Machine, target: Rewriting) -> None:
     """Remove users from a model, and fit it again without them.
 
     Nothing of them is left in the file that is written: neither their ids, nor their histories, nor items
@@ -231,16 +258,16 @@ def forget(
       mrfrec forget shop.mrf --users erased.csv -o new.mrf
       mrfrec forget shop.mrf
     """
-    _check_model_file(output)
-    check_output(output or model, users)
-    with _rewriting(model, output, "forget", machine, wait) as opened:
+    _check_model_file(target.output)
+    check_output(target.output or own.model, own.users)
+    with _rewriting(own.model, target, "forget", machine) as opened:
         before = opened.fitted_
-        erased = [] if users is None else find_users(
-            opened, None, users, reading.get("user"), or_texts=True
+        erased = [] if own.users is None else find_users(
+            opened, None, own.users, reading.get("user"), or_texts=True
         )  # fmt: skip
         known = opened.users_
-        if users is not None and not len(erased):
-            raise DataError(f"nothing was changed: there is no user in {users}.")
+        if own.users is not None and not len(erased):
+            raise DataError(f"nothing was changed: there is no user in {own.users}.")
         with progress_bar() as progress:
             opened.forget(erased, progress=progress)
         if known is not None:
@@ -255,16 +282,16 @@ def _check_model_file(output: Path | None) -> None:
 
 @contextmanager
 def _rewriting(
-    path: Path, output: Path | None, command: str | None, machine: dict[str, Any], wait: float
+    path: Path, options: Rewriting, command: str | None, machine: dict[str, Any]
 ) -> Iterator[Recommender]:
     """Open a model, and write it at the end; locked in between if its own file is written.
 
     A command that is named needs histories, but for forget.
     """
     open_file(path)  # before there is a lock beside a name that was misspelt
-    target = output or path
+    target = options.output or path
     is_rewritten = expanded(target).exists() and expanded(target).samefile(expanded(path))
-    with locked(path, wait=wait) if is_rewritten else nullcontext():
+    with locked(path, wait=options.wait) if is_rewritten else nullcontext():
         if command == "forget" and is_rewritten:
             from mrfrec.nightly.publishing import remove_unpublished
 
@@ -277,7 +304,7 @@ def _rewriting(
         check_machine(machine, [type(opened).__name__])
         known = opened.get_params()
         yield opened.set_params(**{name: x for name, x in machine.items() if name in known})
-        if opened.fitted_.file_hash and output is None:  # nothing was changed
+        if opened.fitted_.file_hash and options.output is None:  # nothing was changed
             return
         notes = opened.notes_ if keeps_notes else None
         opened.save(target, include_histories=opened.fitted_.has_histories, notes=notes)

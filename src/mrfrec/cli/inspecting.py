@@ -1,8 +1,10 @@
-"""The commands info and doctor. Their texts become docs/reference/cli.md."""
+"""The commands info, doctor and demo. Their texts become docs/reference/cli.md."""
 
 import logging
 import platform
 import re
+import shlex
+import shutil
 import sys
 import time
 import warnings
@@ -10,23 +12,35 @@ from collections.abc import Iterator
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Annotated, Literal
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
 import typer
+from pydantic import Field
 
-from mrfrec import __version__
-from mrfrec.cli.options import Model
-from mrfrec.cli.show import print_table, show_facts
-from mrfrec.core.engine import human_bytes
+from mrfrec import __version__, datasets
+from mrfrec.checks import counted, in_words
+from mrfrec.cli import written
+from mrfrec.cli.options import ModelFile
+from mrfrec.cli.show import print_table, progress_bar, show_facts
+from mrfrec.core.engine import human_bytes, part_of
 from mrfrec.engines.devices import devices
 from mrfrec.engines.local import blas_libraries
 from mrfrec.engines.machine import available_memory, usable_threads
 from mrfrec.errors import DataError
+from mrfrec.evaluation.protocol import fit_and_evaluate
+from mrfrec.evaluation.results import means_text
+from mrfrec.evaluation.splits import strong_generalisation
 from mrfrec.io.artifact import describe
+from mrfrec.io.atomic import check_writable, expanded
+from mrfrec.models import Popularity
 from mrfrec.models.mrf.model import MRF
-from mrfrec.models.registry import load
+from mrfrec.models.recommender import Recommender
+from mrfrec.models.registry import kind_named, load, model_class
+from mrfrec.options import USUAL, Options, Shell
+from mrfrec.shown import parameter_text
 
 _NOT_FOR_USERS = ("dev", "docs", "tools")  # extras
 
@@ -34,23 +48,40 @@ _NOT_FOR_USERS = ("dev", "docs", "tools")  # extras
 Finding = tuple[str, str, str]  # a name, its value, and advice if something is wrong
 
 
-def info(
-    model: Model,
-    form: Annotated[Literal["table", "json"], "A table for people, or JSON for programs."] = "table",
-) -> None:
+class InfoOptions(ModelFile):
+    """How much to tell."""
+
+    all: Annotated[bool, USUAL] = Field(False, description="Show all that the file holds.")
+    form: Annotated[Literal["table", "json"], Shell("--format", usual=True)] = Field(
+        "table", description="A table for people, or JSON, with everything, for programs."
+    )
+
+
+class DoctorOptions(Options):
+    """What to check."""
+
+    compile: Annotated[Literal["float32", "float64", "both"] | None, USUAL] = Field(
+        None,
+        description="Only compile the kernels, for fits in this precision, and print the folder that keeps "
+        "them.",
+    )
+
+
+def info(own: InfoOptions) -> None:
     """Describe a model file.
 
-    Shows its training data, parameters, arrays and size, whether it holds the users' histories, and how many
-    features of items and new items, which nobody has used, it knows; and the columns of its table of items.
+    Shows its data, its parameters and its size, whether it has the users' histories, its features and the
+    columns of its item table. --all also shows its arrays and everything else that the file says.
 
     \b
     Examples:
       mrfrec info shop.mrf
+      mrfrec info shop.mrf --all
       mrfrec info shop.mrf --format json
     """
-    facts = describe(model)
+    facts = describe(own.model)
     if "features" in facts:
-        opened = load(model)
+        opened = load(own.model)
         assert opened.catalogue.features is not None
         new = int((opened.popularity_ == 0).sum())
         facts["features"] = {
@@ -60,15 +91,49 @@ def info(
         }
     if "table" in facts:
         facts["table"] = {each["name"]: each["type"] for each in facts["table"]}
-    show_facts(facts, str(model), form)
+    if not own.all and own.form == "table":
+        has_measured = (facts.get("state") or {}).get("measured") is not None
+        facts = _brief(facts, str(load(own.model).measured_) if has_measured else "")
+    show_facts(facts, str(own.model), own.form)
 
 
-def doctor(
-    compile: Annotated[  # noqa: A002
-        Literal["float32", "float64", "both"] | None,
-        "Only compile the kernels, for fits in this precision, and print the folder that keeps them.",
-    ] = None,
-) -> None:
+def _brief(facts: dict[str, Any], measured: str) -> dict[str, Any]:
+    """Return what people ask about a model first, one line each; nothing for what it does not have."""
+    data, origin = facts["data"], facts.get("origin") or {}
+    state = facts.get("state") or {}
+    plan = state.get("plan") or {}
+    usual = model_class(facts["model"]).defaults() if kind_named(facts["model"]) else {}
+    parameters = {name: x for name, x in facts["parameters"].items() if usual.get(name) != x}
+    batches = origin.get("batches") or []
+    table = facts.get("table") or {}
+    features = facts.get("features") or {}
+    lines = {
+        "model": facts["model"],
+        "data": ", ".join(counted(data[name], name[:-1]) for name in ("users", "items", "pairs")),
+        "values": "every pair counts 1" if data.get("binary") else "pairs have values",
+        "ids": in_words(f"{what}: {origin[what]}" for what in ("users", "items") if what in origin),
+        "read with": _listed(origin.get("rules") or {}),
+        "batches": f"{len(batches)}, the last {batches[-1]}" if batches else "",
+        "parameters": _listed(parameters) or "all defaults",
+        "form": f"{plan['kind']}: {plan['reason']}" if "kind" in plan and "reason" in plan else "",
+        "fitted with": _listed(state.get("values") or {}),
+        "measured": measured,
+        "histories": "yes" if facts.get("histories") else "no: without --user, --all and mrfrec update",
+        "features": f"{features['count']:,}, and {counted(features['new_items'], 'new item')}"
+        if features
+        else "",
+        "item table": ", ".join(f"{name} ({kind})" for name, kind in table.items()),
+        "fingerprint": data.get("fingerprint", ""),
+        "file": f"{human_bytes(facts['file']['bytes'])}, written by mrfrec {facts.get('written_by', '?')}",
+    }
+    return {name: line for name, line in lines.items() if line}
+
+
+def _listed(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={parameter_text(name, x)}" for name, x in values.items())
+
+
+def doctor(own: DoctorOptions) -> None:
     """Check the machine and the installation.
 
     Shows versions, cores, memory, BLAS and the cache of compiled code, and compares two small fits with plain
@@ -86,10 +151,12 @@ def doctor(
       mrfrec doctor --compile both
     """
     logging.getLogger("mrfrec").setLevel(logging.WARNING)
-    if compile is not None:
+    if own.compile is not None:
         from mrfrec.models.compiling import compile_ahead
 
-        typer.echo(str(compile_ahead(dtypes=("float32", "float64") if compile == "both" else (compile,))))
+        typer.echo(
+            str(compile_ahead(dtypes=("float32", "float64") if own.compile == "both" else (own.compile,)))
+        )
         return
     findings = list(examine())
     print_table([(name, value, advice or "ok") for name, value, advice in findings], ["", "", ""])
@@ -171,3 +238,120 @@ def _self_test() -> Finding:
     seconds = time.perf_counter() - start
     advice = "" if worst < 1e-9 else "wrong: please report this with all of the above"
     return "self-test", f"dense and sparse fit within {worst:.0e} of numpy, {seconds:.1f} s", advice
+
+
+# ── a tour on built-in data ───────────────────────────────────────────────────────────────────────
+
+_HISTORY = ("python3-numpy", "python3-scipy", "cython3")
+_NEW = ("python3-sparse", "sparse multidimensional arrays for numpy (Python 3)")
+_KNOWN = "libgtk-3-dev"
+_HELD_OUT = 2000
+_METRICS = ("ndcg@100", "recall@20")
+_DENSE, _SPARSE = "MRF, dense", "MRF, 2 % of the weights"
+
+
+class DemoOptions(Options):
+    """What the tour leaves."""
+
+    output: Annotated[Path | None, Shell("-o --output", usual=True)] = Field(
+        None, description="Also fit the model to all the data, and write it to this file."
+    )
+
+
+def demo(own: DemoOptions) -> None:
+    """Fit, compare, recommend and explain on built-in data.
+
+    Users are the source packages of Debian 12, items the packages they are built with. Takes half a
+    minute of one core, much of it to compile, which is done once. Ends with commands to try next.
+
+    \b
+    Examples:
+      mrfrec demo
+      mrfrec demo -o /tmp/debian.mrf
+    """
+    logging.getLogger("mrfrec").setLevel(logging.WARNING)
+    output = own.output
+    if output is not None:
+        check_writable(output)
+    data, features = datasets.load("debian"), datasets.item_features("debian")
+    typer.echo(
+        f"Debian 12: {data.n_users:,} source packages (the users) and the {data.n_items:,} "
+        f"packages they are built with (the items),\n{len(data):,} pairs.\n"
+    )
+    split = strong_generalisation(data, _HELD_OUT).with_features(features)
+    typer.echo(
+        f"For {_HELD_OUT:,} packages that the models were not trained on, how well is a fifth of their "
+        "build dependencies\npredicted from the rest?"
+    )
+    # Titles serve to know the new item alone: with a weight to measure, a fit would take longer.
+    model, sparse = (MRF(sparsity=sparsity, feature_weight=0) for sparsity in (None, 0.02))
+    with progress_bar() as progress:
+
+        def evaluated(model: Recommender, name: str, start: float, stop: float, **kept: Any) -> Any:
+            part = part_of(progress, start, stop, f"{name}: ")
+            return fit_and_evaluate(model, split, _METRICS, name=name, progress=part, **kept)
+
+        found = [evaluated(Popularity(), "most popular", 0, 0.01), evaluated(model, _DENSE, 0.01, 0.9)]
+        # Measuring takes most of a fit, and what suits one suits the other.
+        found.append(evaluated(sparse, _SPARSE, 0.9, 1, measured=model.measured_))
+    rows = [[*means_text(each), f"{each.seconds['training']:.2f} s"] for each in found]
+    print_table(rows, ["", "nDCG@100", "Recall@20", "training"])
+    if model.measured_ is not None:
+        typer.echo(
+            f"\nIn {found[1].seconds['measure']:.2f} s of its training the dense model chose parameters, "
+            f"which the sparse one shares:\n{model.measured_}."
+        )
+    if output is not None:
+        data = datasets.load("debian")
+        with progress_bar() as progress:
+            model.fit(data, progress=progress, measured=model.measured_, item_features=features)
+
+    typer.echo(f"\nA package is built with {', '.join(_HISTORY)}. What else will it need?")
+    best = model.recommend(history=_HISTORY, k=8, explain=3)
+    names = ["rank", "item", "title", "score", "because"]
+    print_table(best.select(names).rows(), [*names[:-1], "because of"])
+
+    typer.echo(f"\nWhich packages are similar to {_KNOWN}?")
+    similar = model.similar_items(_KNOWN, k=3)
+    print_table(similar.rows(), similar.columns)
+
+    item, title = _NEW
+    with TemporaryDirectory() as folder:
+        table = Path(folder) / "new.csv"
+        table.write_text(f"item,title\n{item},{title}\n", encoding="utf-8")
+        model.add_items(table)
+    typer.echo(f"\nA new package that nobody has used, {item}, {title}: would it be recommended?")
+    best = model.recommend(history=_HISTORY, k=1, explain=3, allow=[item])
+    print_table(best.select(names).rows(), [*names[:-1], "because of"])
+
+    _show_what_to_try_next(model, output)
+
+
+def _show_what_to_try_next(model: MRF, output: Path | None) -> None:
+    """Write the model to the file, if there is one, and list commands for it, or else one that writes it."""
+    if output is None:
+        typer.echo("\nDone. Fit a model to all the packages, and try it:\n")
+        file = "debian.mrf"
+        typer.echo(f"  {_program()} fit debian -o {file} --histories")
+    else:
+        model.save(output, include_histories=True)
+        typer.echo(f"\nDone: {written(output)}, fitted to all the packages. Try next:\n")
+        file = shlex.quote(str(expanded(output)))
+    for command in (
+        f"recommend {file} --history {','.join(_HISTORY)} --explain",
+        f"recommend {file} --user gimp -k 5 --novelty 0.5",
+        f"recommend {file} --all -k 20 -o recommendations.parquet",
+        f"similar {file} {_KNOWN}",
+        f"explain {file} --history {','.join(_HISTORY)} --item python3-matplotlib",
+        f"info {file}",
+        "fit YOUR_TABLE.csv -o your.mrf",
+    ):
+        typer.echo(f"  {_program()} {command}")
+    typer.echo(
+        f"\nOr look at it in a browser: open http://127.0.0.1:8000 after\n\n  {_program()} serve {file}"
+    )
+
+
+def _program() -> str:
+    """Return the command to type: `mrfrec` if there is one on the path, otherwise the path of this one."""
+    return "mrfrec" if shutil.which("mrfrec") else shlex.quote(sys.argv[0])

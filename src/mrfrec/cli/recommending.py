@@ -1,10 +1,9 @@
 """The commands recommend, similar and explain. Their texts become docs/reference/cli.md."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from typer import Argument
+from pydantic import Field
 
 from mrfrec.answers.people import people_of, read_histories
 from mrfrec.answers.question import Question
@@ -13,9 +12,9 @@ from mrfrec.answers.recommending import PreparedQuestion, explanation
 from mrfrec.answers.tables import neighbor_columns, reason_table, recommended_rows, rows_of, table_names
 from mrfrec.checks import check_count, counted, in_words
 from mrfrec.cli import note
-from mrfrec.cli.derived import parse_pairs, parse_weights
-from mrfrec.cli.names import ItemNames, find_users, read_exclusions, typed_as, users_of
-from mrfrec.cli.options import Asked, HistoryForm, Model, RankingMachine
+from mrfrec.cli.derived import parse_pairs
+from mrfrec.cli.named import ItemNames, find_users, read_exclusions, typed_as, users_of
+from mrfrec.cli.options import Asked, HistoryForm, ModelFile, NoveltyAndBoost, RankingMachine
 from mrfrec.cli.show import ONE_FORMATS, kind_of, progress_bar, write_rows
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import refuse_own_input
@@ -23,46 +22,71 @@ from mrfrec.io.databases import is_database, redacted
 from mrfrec.io.frames import check_target
 from mrfrec.models.parameters import runtime_of
 from mrfrec.models.registry import load
+from mrfrec.options import USUAL, Options, Shell, Whole
 
 _REASONS = 3  # shown for each item with --explain
 _TABLE_USERS = 50  # at most this many users are shown as a table
 
-Form = Annotated[
-    Literal["table", "json", "csv", "parquet"] | None,
-    "Format of the results.  [default: by the name of the output file, or a table]",
-]
-OneForm = Annotated[
-    Literal["table", "json", "csv"] | None,
-    "Format of the results.  [default: by the name of the output file, or a table]",
-]
-History = Annotated[
-    list[str] | None,
-    "ITEMS",
-    "Items a user has used, by id or title: a,b,c or @FILE, one per line. May be repeated; a title that "
-    "contains a comma is given alone: --history 'Alien, the Film' --history b.",
-]
-Dislike = Annotated[
-    list[str] | None,
-    "ITEMS",
-    "Items the user dislikes, named as in --history: what goes with them scores lower.",
-]
+
+class OnePerson(Options):
+    """A history, item by item."""
+
+    group: ClassVar[str] = "People"
+
+    history: Annotated[list[str] | None, Shell(value="ITEMS", usual=True)] = Field(
+        None,
+        description="Items a user has used, by id or title: a,b,c or @FILE, one per line. May be repeated; a "
+        "title that contains a comma is given alone: --history 'Alien, the Film' --history b.",
+    )
+    dislike: Annotated[list[str] | None, Shell(value="ITEMS")] = Field(
+        None, description="Items the user dislikes, named as in --history: what goes with them scores lower."
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Results:
-    """Where results go, as typed."""
+class RecommendOptions(OnePerson):
+    """To whom to recommend."""
 
-    form: Form = None
-    output: Annotated[
-        str | None,
-        "FILE",
-        "A .parquet, .csv, .json, .jsonl or .txt file, or a database such as postgresql://host/shop.  "
-        "[default: stdout]",
-    ] = None
-    table: Annotated[str | None, "NAME", "Table of the database, such as recs or shop.recs."] = None
-    columns: Annotated[
-        str | None, "NAMES", "Other names of columns in the output: user=user_id,item=sku."
-    ] = None
+    user: Annotated[list[str] | None, Shell(value="ID", usual=True)] = Field(
+        None, description="A user of the training data, by id. May be repeated."
+    )
+    users: Annotated[Path | None, USUAL] = Field(
+        None, description="User ids: one per line (.txt), or a column of a table."
+    )
+    all_users: Annotated[bool, Shell("--all", usual=True)] = Field(
+        False, description="All users of the training data."
+    )
+    history_file: Path | None = Field(
+        None, description="A table of users and items, as for mrfrec fit; the users may be new."
+    )
+    exclude_file: Annotated[Path | None, Shell(group="Rules")] = Field(
+        None, description="A table of users and items, by id, never to recommend to them."
+    )
+    explain: Annotated[bool, Shell(group="Results", usual=True)] = Field(
+        False,
+        description="Show the base score and the items of the history that add most; mrfrec explain also "
+        "shows the items that take away.",
+    )
+
+
+class Results(Options):
+    """Where results go."""
+
+    group: ClassVar[str] = "Results"
+
+    form: Annotated[Literal["table", "json", "csv", "parquet"] | None, Shell("--format", usual=True)] = Field(
+        None, description="Format of the results.  [default: by the name of the output file, or a table]"
+    )
+    output: Annotated[str | None, Shell("-o --output", "FILE", usual=True)] = Field(
+        None,
+        description="A .parquet, .csv, .json, .jsonl or .txt file, or a database such as "
+        "postgresql://host/shop.  [default: stdout]",
+    )
+    table: Annotated[str | None, Shell(value="NAME")] = Field(
+        None, description="Table of the database, such as recs or shop.recs."
+    )
+    columns: Annotated[str | None, Shell(value="NAMES")] = Field(
+        None, description="Other names of columns in the output: user=user_id,item=sku."
+    )
 
     def target(self, inputs: list[Path | None]) -> dict[str, Any] | None:
         """Return parameters of `recommend_to`; None for the screen, and for .json and .txt files."""
@@ -87,26 +111,10 @@ class Results:
 
 
 def recommend(
-    model: Model,
-    history: History = None,
-    dislike: Dislike = None,
-    user: Annotated[list[str] | None, "ID", "A user of the training data, by id. May be repeated."] = None,
-    users: Annotated[Path | None, "User ids: one per line (.txt), or a column of a table."] = None,
-    all_users: Annotated[bool, "All users of the training data."] = False,
-    history_file: Annotated[
-        Path | None, "A table of users and items, as for mrfrec fit; the users may be new."
-    ] = None,
-    *,
+    model: ModelFile,
+    own: RecommendOptions,
     reading: HistoryForm,
     asking: Asked,
-    exclude_file: Annotated[
-        Path | None, "A table of users and items, by id, never to recommend to them."
-    ] = None,
-    explain: Annotated[
-        bool,
-        "Show the base score and the items of the history that add most; mrfrec explain also shows those "
-        "that take away.",
-    ] = False,
     results: Results,
     machine: RankingMachine,
 ) -> None:
@@ -134,39 +142,39 @@ def recommend(
       mrfrec recommend films.mrf --history 'Good, the Bad and the Ugly, The' --history Alien
     """
     ways = {
-        "--history": history, "--user": user, "--users": users, "--all": all_users,
-        "--history-file": history_file,
+        "--history": own.history, "--user": own.user, "--users": own.users, "--all": own.all_users,
+        "--history-file": own.history_file,
     }  # fmt: skip
     chosen = [name for name, value in ways.items() if value]
     if len(chosen) != 1:
         raise DataError(f"give exactly one of {', '.join(ways)}; got {in_words(chosen or ['none'])}.")
-    if dislike and not history:
-        raise ParameterError("--dislike", "left out without --history", in_words(dislike))
-    if history and exclude_file:
+    if own.dislike and not own.history:
+        raise ParameterError("--dislike", "left out without --history", in_words(own.dislike))
+    if own.history and own.exclude_file:
         raise DataError("--exclude-file is for users by their ids: give --exclude with --history.")
-    target = results.target([model, users, history_file, exclude_file])
-    opened = load(model)
+    target = results.target([model.model, own.users, own.history_file, own.exclude_file])
+    opened = load(model.model)
     opened.threads = check_count("threads", machine["threads"]) if "threads" in machine else None
     if "device" in machine:
         opened.set_params(device=machine["device"]).check_ready()
     names = ItemNames(opened.catalogue)
     whose: dict[str, Any] = {}
-    if history:
-        whose["history"] = names.history(history, dislike, opened.fitted_.usual_value)
-    elif history_file:
-        data = read_histories(opened.fitted_, history_file, **reading)
-        whose["history"] = typed_as(opened.items_, data, history_file)
-    elif not all_users:
-        whose["users"] = find_users(opened, user, users, reading.get("user"))
+    if own.history:
+        whose["history"] = names.history(own.history, own.dislike, opened.fitted_.usual_value)
+    elif own.history_file:
+        data = read_histories(opened.fitted_, own.history_file, **reading)
+        whose["history"] = typed_as(opened.items_, data, own.history_file)
+    elif not own.all_users:
+        whose["users"] = find_users(opened, own.user, own.users, reading.get("user"))
     filters: dict[str, Any] = {
         name: names.find_known(x, name) for name, x in asking.items() if isinstance(x, list)
     }
-    if exclude_file:
-        ids = whose["history"].users if history_file else users_of(opened)
+    if own.exclude_file:
+        ids = whose["history"].users if own.history_file else users_of(opened)
         form = {name: x for name, x in reading.items() if name not in ("value", "event", "time")}
-        by_user = read_exclusions(exclude_file, whose.get("users", ids), ids, opened.items_, form)
+        by_user = read_exclusions(own.exclude_file, whose.get("users", ids), ids, opened.items_, form)
         filters["exclude"] = {**by_user, None: filters.get("exclude")}
-    question = Question.of(**(asking | filters), explain=_REASONS if explain else 0)
+    question = Question.of(**(asking | filters), explain=_REASONS if own.explain else 0)
     with progress_bar(results=results.output is None) as progress:
         if target is not None:
             rows = opened.recommend_to(**target, **whose, **vars(question), progress=progress)
@@ -183,14 +191,19 @@ def recommend(
         write_rows(lines, [*table_names(question)], catalogue, kind, results.output, len(people) == 1)
 
 
-def similar(
-    model: Model,
-    item: Annotated[str | None, Argument(metavar="ITEM", help="An item, by id or title.")] = None,
-    all_items: Annotated[bool, "The nearest of each item."] = False,
-    k: Annotated[int, "Number of items."] = 10,
-    *,
-    results: Results,
-) -> None:
+class SimilarOptions(Options):
+    """Of which items, and how many."""
+
+    item: Annotated[str | None, Shell(value="ITEM", argument=True)] = Field(
+        None, description="An item, by id or title."
+    )
+    all_items: Annotated[bool, Shell("--all", usual=True)] = Field(
+        False, description="The nearest of each item."
+    )
+    k: Annotated[Whole, Shell("-k", usual=True)] = Field(10, ge=1, description="Number of items.")
+
+
+def similar(model: ModelFile, own: SimilarOptions, results: Results) -> None:
     """List the items with the largest weights for an item.
 
     There are fewer than k if fewer items have a weight.
@@ -205,42 +218,49 @@ def similar(
       mrfrec similar shop.mrf --all -o similar.parquet
       mrfrec similar shop.mrf --all -o sqlite:///shop.db --table neighbors
     """
-    if (item is None) != all_items:
+    if (own.item is None) != own.all_items:
         raise DataError("give either an item or --all.")
-    if item is not None:
+    if own.item is not None:
         if results.table is not None or results.columns is not None:
             raise DataError("one item goes to a file or the screen: give --all with --table or --columns.")
-        opened = load(model)
+        opened = load(model.model)
         kind = kind_of(results.form, results.output, ONE_FORMATS)
         catalogue = opened.catalogue
-        known = ItemNames(catalogue).find(item)
-        found = nearest(opened.fitted_, catalogue.index_of(known), check_count("k", k))
+        known = ItemNames(catalogue).find(own.item)
+        found = nearest(opened.fitted_, catalogue.index_of(known), own.k)
         columns = neighbor_columns(catalogue, *found)
         if not columns["item"]:
             note(f"no item goes with {known}, says this {type(opened).__name__}")
         write_rows(rows_of(columns), list(columns), catalogue, kind, results.output)
         return
-    target = results.target([model])
+    target = results.target([model.model])
     if target is None:
         raise DataError("with --all, give -o FILE.parquet, .csv or .jsonl, or the URL of a database.")
     with progress_bar() as progress:
-        rows = load(model).similar_items_to(**target, k=k, progress=progress)
+        rows = load(model.model).similar_items_to(**target, k=own.k, progress=progress)
     results.note_rows(rows)
 
 
-def explain(
-    model: Model,
-    item: Annotated[str, "ITEM", "The item whose score to explain, by id or title."],
-    history: History = None,
-    dislike: Dislike = None,
-    user: Annotated[str | None, "ID", "A user of the training data, by id, instead of --history."] = None,
-    novelty: Annotated[float | None, "Above 0, rarer items score higher; below, popular ones."] = None,
-    boost: Annotated[
-        str | None, "LIST", "Columns to add to the score or to multiply it by, as for recommend: add=margin."
-    ] = None,
-    form: OneForm = None,
-    output: Annotated[Path | None, "A .csv, .json or .txt file.  [default: stdout]"] = None,
-) -> None:
+class ExplainOptions(OnePerson):
+    """Which score to explain."""
+
+    item: Annotated[str, Shell(value="ITEM")] = Field(
+        description="The item whose score to explain, by id or title."
+    )
+    user: Annotated[str | None, Shell(value="ID", usual=True)] = Field(
+        None, description="A user of the training data, by id, instead of --history."
+    )
+    form: Annotated[
+        Literal["table", "json", "csv"] | None, Shell("--format", usual=True, group="Results")
+    ] = Field(
+        None, description="Format of the results.  [default: by the name of the output file, or a table]"
+    )
+    output: Annotated[Path | None, Shell("-o --output", usual=True, group="Results")] = Field(
+        None, description="A .csv, .json or .txt file.  [default: stdout]"
+    )
+
+
+def explain(model: ModelFile, own: ExplainOptions, asking: NoveltyAndBoost) -> None:
     """Show how the items of a history add up to a score.
 
     A contribution is the value of the item in the history times its weight. With the base score they
@@ -252,22 +272,20 @@ def explain(
       mrfrec explain shop.mrf --history milk,bread --item butter
       mrfrec explain shop.mrf --user 42 --item butter --format json
     """
-    if (history is None) == (user is None):
+    if (own.history is None) == (own.user is None):
         raise DataError("give exactly one of --history and --user.")
-    if dislike and history is None:
-        raise ParameterError("--dislike", "left out without --history", in_words(dislike))
-    kind = kind_of(form, output, ONE_FORMATS)
-    opened = load(model)
+    if own.dislike and own.history is None:
+        raise ParameterError("--dislike", "left out without --history", in_words(own.dislike))
+    kind = kind_of(own.form, own.output, ONE_FORMATS)
+    opened = load(model.model)
     catalogue = opened.catalogue
     names = ItemNames(catalogue)
-    whose: dict[str, Any] = {"novelty": novelty}
-    if boost is not None:
-        whose["boost"] = parse_weights("boost", boost)
-    if history is not None:
-        whose["history"] = names.history(history, dislike, opened.fitted_.usual_value)
-    if user is not None:
-        (whose["user"],) = find_users(opened, [user], None)
-    known = names.find(item)
+    whose: dict[str, Any] = {**asking}
+    if own.history is not None:
+        whose["history"] = names.history(own.history, own.dislike, opened.fitted_.usual_value)
+    if own.user is not None:
+        (whose["user"],) = find_users(opened, [own.user], None)
+    known = names.find(own.item)
     parts = explanation(opened.fitted_, known, **whose)
     columns = reason_table(catalogue, catalogue.index_of(known), parts)
     if kind == "table":
@@ -275,4 +293,4 @@ def explain(
             columns["item"][row], columns["title"][row] = columns["title"][row], None
         last = {"item": "(score)", "contribution": parts.score}
         columns = {name: [*values, last.get(name)] for name, values in columns.items()}
-    write_rows(rows_of(columns), list(columns), catalogue, kind, output)
+    write_rows(rows_of(columns), list(columns), catalogue, kind, own.output)

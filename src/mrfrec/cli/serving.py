@@ -6,9 +6,9 @@ import signal
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from typer import Argument
+from pydantic import Field
 
 from mrfrec.checks import missing_extra
 from mrfrec.cli import note
@@ -16,31 +16,74 @@ from mrfrec.cli.derived import parse_weights
 from mrfrec.cli.options import ServedSettings
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import WAIT
+from mrfrec.options import USUAL, Options, Shell
 from mrfrec.service.server import lines_in_thread
 from mrfrec.service.server import serve as run
 from mrfrec.service.settings import ServiceSettings
 
-LogForm = Literal["lines", "json", "off"]
+
+class NightlyOptions(Options):
+    """Which job to run, and how."""
+
+    job: Annotated[Path, Shell(value="JOB", argument=True)] = Field(
+        description="A TOML file that describes the job."
+    )
+    dry_run: Annotated[bool, USUAL] = Field(
+        False, description="Check the job, its columns, tables and rules, and list the steps of a run."
+    )
+    accept: Annotated[bool, USUAL] = Field(
+        False, description="Publish even if the guard refuses; compare later runs with this one."
+    )
+    date: Annotated[str | None, Shell(value="DAY", usual=True)] = Field(
+        None, description="Date to put in place of {date} in the job.  [default: today, UTC]"
+    )
+    source: Annotated[Path | None, Shell("--from", usual=True)] = Field(
+        None,
+        description="Roll back: publish this earlier model, and tables as the job says; read, fit and guard "
+        "nothing.",
+    )
+    wait: Annotated[float, Shell(value="SECONDS", usual=True)] = Field(
+        WAIT, description="Time to wait for a command that rewrites the model, such as mrfrec forget."
+    )
+    log: Annotated[Literal["lines", "json"], USUAL] = Field(
+        "lines", description="Form of the messages on stderr."
+    )
 
 
-def nightly(
-    job: Annotated[Path, Argument(metavar="JOB", help="A TOML file that describes the job.")],
-    dry_run: Annotated[
-        bool, "Check the job, its columns, tables and rules, and list the steps of a run."
-    ] = False,
-    accept: Annotated[bool, "Publish even if the guard refuses; compare later runs with this one."] = False,
-    date: Annotated[
-        str | None, "DAY", "Date to put in place of {date} in the job.  [default: today, UTC]"
-    ] = None,
-    source: Annotated[
-        Path | None,
-        "Roll back: publish this earlier model, and tables as the job says; read, fit and guard nothing.",
-    ] = None,
-    wait: Annotated[
-        float, "SECONDS", "Time to wait for a command that rewrites the model, such as mrfrec forget."
-    ] = WAIT,
-    log: Annotated[Literal["lines", "json"], "Form of the messages on stderr."] = "lines",
-) -> None:
+class ServeOptions(Options):
+    """Which models to serve, where, and to whom."""
+
+    group: ClassVar[str] = "Service"
+
+    models: Annotated[list[str] | None, Shell(value="MODEL", argument=True)] = Field(
+        None, description="Model files, also with names: shop=shop.mrf."
+    )
+    host: Annotated[str, Shell(value="ADDRESS", usual=True)] = Field(
+        "127.0.0.1", description="Address to listen at."
+    )
+    port: Annotated[int, USUAL] = Field(8000, description="Port to listen at; a free one if 0.")
+    uds: Path | None = Field(None, description="Unix socket to listen at, in place of an address and a port.")
+    default: Annotated[str | None, Shell(value="NAME")] = Field(
+        None, description="Model that answers where none is named.  [default: the first]"
+    )
+    split: Annotated[str | None, Shell(value="SHARES", usual=True)] = Field(
+        None, description="Shares of visitors by model: a=0.9,b=0.1."
+    )
+    split_salt: str = Field("", description="Name of the experiment: another name splits the visitors anew.")
+    no_auth: bool = Field(False, description="Need no keys, although others can reach the address.")
+    new_key: Annotated[str | None, Shell(value="NAME", usual=True)] = Field(
+        None, description="Make a key with this name, for the log and the file of --keys; serve nothing."
+    )
+    role: Literal["read", "manage"] | None = Field(
+        None, description="With --new-key: ask, or also reload models.  [default: read]"
+    )
+    log: Annotated[Literal["lines", "json", "off"], USUAL] = Field(
+        "lines",
+        description="Form of the messages on stderr; off leaves out the line of each request.",
+    )
+
+
+def nightly(own: NightlyOptions) -> None:
     """Read, fit, evaluate, and publish a model if it is good enough.
 
     JOB names the source of events, the parameters of the model, the limits of the guard, and the places to
@@ -63,47 +106,22 @@ def nightly(
     from mrfrec.nightly.preflight import rehearse, steps
     from mrfrec.nightly.run import run
 
-    if log == "json":
+    if own.log == "json":
         for handler in logging.getLogger("mrfrec").handlers:
             handler.setFormatter(JsonLines())
-    checked = read_job(job, date)
-    if dry_run and source is not None:
+    checked = read_job(own.job, own.date)
+    if own.dry_run and own.source is not None:
         raise ParameterError("--dry-run", "left out with --from", True)
-    if dry_run:
+    if own.dry_run:
         unchecked = [f"not checked: {each}" for each in rehearse(checked)]
         sys.stdout.write("".join(f"{line}\n" for line in (*steps(checked), *unchecked)))
         return
     with progress_bar() as progress:
-        shown = progress if log == "lines" else None
-        run(checked, accept=accept, wait=wait, earlier=source, progress=shown)
+        shown = progress if own.log == "lines" else None
+        run(checked, accept=own.accept, wait=own.wait, earlier=own.source, progress=shown)
 
 
-def serve(
-    models: Annotated[
-        list[str] | None, Argument(metavar="MODEL", help="Model files, also with names: shop=shop.mrf.")
-    ] = None,
-    host: Annotated[str, "ADDRESS", "Address to listen at."] = "127.0.0.1",
-    port: Annotated[int, "Port to listen at; a free one if 0."] = 8000,
-    uds: Annotated[Path | None, "Unix socket to listen at, in place of an address and a port."] = None,
-    default: Annotated[
-        str | None, "NAME", "Model that answers where none is named.  [default: the first]"
-    ] = None,
-    split: Annotated[str | None, "SHARES", "Shares of visitors by model: a=0.9,b=0.1."] = None,
-    split_salt: Annotated[str, "TEXT", "Name of the experiment: another name splits the visitors anew."] = "",
-    no_auth: Annotated[bool, "Need no keys, although others can reach the address."] = False,
-    new_key: Annotated[
-        str | None, "NAME", "Make a key with this name, for the log and the file of --keys; serve nothing."
-    ] = None,
-    role: Annotated[
-        Literal["read", "manage"] | None,
-        "With --new-key: ask, or also reload models.  [default: read]",
-    ] = None,
-    *,
-    limits: ServedSettings,
-    log: Annotated[
-        LogForm, "Form of the messages on stderr; off leaves out the line of each request."
-    ] = "lines",
-) -> None:
+def serve(own: ServeOptions, limits: ServedSettings) -> None:
     """Serve models over HTTP: an API and a page.
 
     A model file that is replaced, for example by mrfrec nightly, is opened, checked and answers from then on;
@@ -120,30 +138,30 @@ def serve(
       mrfrec serve --new-key web >> keys.txt
       mrfrec serve --new-key ops --role manage >> keys.txt
     """
-    if new_key is not None:
-        _make_key(new_key, role or "read", models)
+    if own.new_key is not None:
+        _make_key(own.new_key, own.role or "read", own.models)
         return
-    if role is not None:
-        raise ParameterError("--role", "left out without --new-key", role)
-    if not models:
+    if own.role is not None:
+        raise ParameterError("--role", "left out without --new-key", own.role)
+    if not own.models:
         raise DataError("name a model file to serve.")
     # Until the service has read the files.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    if split_salt and split is None:
-        raise ParameterError("--split-salt", "given with --split", split_salt)
-    named = dict(_named(model) for model in models)
-    if len(named) < len(models):
-        raise ParameterError("MODEL", "models with different names", " ".join(models), "Say name=FILE.")
-    shares = None if split is None else parse_weights("--split", split)
-    settings = ServiceSettings(**limits, access_log=log != "off")
-    formatter = JsonLines() if log == "json" else logging.Formatter("mrfrec: %(message)s")
+    if own.split_salt and own.split is None:
+        raise ParameterError("--split-salt", "given with --split", own.split_salt)
+    named = dict(_named(model) for model in own.models)
+    if len(named) < len(own.models):
+        raise ParameterError("MODEL", "models with different names", " ".join(own.models), "Say name=FILE.")
+    shares = None if own.split is None else parse_weights("--split", own.split)
+    settings = ServiceSettings(**limits, access_log=own.log != "off")
+    formatter = JsonLines() if own.log == "json" else logging.Formatter("mrfrec: %(message)s")
     for handler in logging.getLogger("mrfrec").handlers:  # which tells why the service could not start
         handler.setFormatter(formatter)
     logging.getLogger("uvicorn.error").setLevel(logging.INFO)
     with lines_in_thread(("mrfrec", "uvicorn.error", "asyncio"), formatter):
         run(
-            named, host=host, port=port, uds=uds, default=default, split=shares,
-            salt=split_salt, settings=settings, no_auth=no_auth,
+            named, host=own.host, port=own.port, uds=own.uds, default=own.default, split=shares,
+            salt=own.split_salt, settings=settings, no_auth=own.no_auth,
         )  # fmt: skip
 
 

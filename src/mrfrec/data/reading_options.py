@@ -87,7 +87,7 @@ class ReadingOptions(Options):
         None, description='Leave out rows before this time: "2026-11-16", "2026-11-16T10:30:00".'
     )
     until: _Time | None = Field(None, description="Leave out rows at this time and later.")
-    window: Annotated[_Window | None, USUAL] = Field(
+    window: _Window | None = Field(
         None, description='Leave out rows that are older than this at `now`: "365d", "12h", "2w".'
     )
     duplicates: Duplicates = Field(
@@ -100,7 +100,7 @@ class ReadingOptions(Options):
     )
     min_users: _Limit = Field(0, description="Then leave out items with fewer users than this.")
     min_items: _Limit = Field(0, description="Then leave out users with fewer items than this.")
-    on_bad: Annotated[OnBad, USUAL] = Field(
+    on_bad: OnBad = Field(
         "refuse", description='Bad rows, such as rows without ids: "refuse" the table, or "skip" the rows.'
     )
     ids: TextIds | None = Field(
@@ -120,7 +120,7 @@ class ReadingOptions(Options):
     input_format: Format | None = Field(
         None, description="Format of the data, if the names of the files do not tell."
     )
-    query: Annotated[str | None, Shell(value="SQL", usual=True)] = Field(
+    query: Annotated[str | None, Shell(value="SQL", usual=True, group="Data")] = Field(
         None, description='SQL that reads from a database: "select user_id, sku, ts from orders".'
     )
 
@@ -175,6 +175,69 @@ class ReadingOptions(Options):
     def limits(self) -> dict[str, Any]:
         """Return the options that drop users and items."""
         return {name: getattr(self, name) for name in LIMITS}
+
+
+def _value_column(value: object) -> object:
+    if not isinstance(value, str | None) and value is not False:
+        raise ParameterError("value", "the name of a column, False or None", value)
+    return value
+
+
+def _time_column(time: object) -> object:
+    if not isinstance(time, str | bool | None):
+        raise ParameterError("time", "the name of a column, True, False or None", time)
+    return time
+
+
+class TableColumns(Options):
+    """The columns of a table of events, and the table of its items."""
+
+    group: ClassVar[str] = "Data"
+
+    user: Annotated[str | None, Shell("--user-column", "NAME", usual=True)] = Field(
+        None, description="Column of the users, if its name does not tell."
+    )
+    item: Annotated[str | None, Shell("--item-column", "NAME", usual=True)] = Field(
+        None, description="Column of the items, if its name does not tell."
+    )
+    value: Annotated[str | bool | None, PlainValidator(_value_column), Shell("--value-column", "NAME")] = (
+        Field(
+            None, description="Column of the values, for the options that need them: ratings, counts, plays."
+        )
+    )
+    title: Annotated[str | None, Shell("--title-column", "NAME")] = Field(
+        None, description="Column of the items' titles."
+    )
+    event: Annotated[str | None, Shell("--event-column", "NAME")] = Field(
+        None, description="Column of the types of events, if its name does not tell."
+    )
+    time: Annotated[str | bool | None, PlainValidator(_time_column), Shell("--time-column", "NAME")] = Field(
+        None, description="Column of the times, if its name does not tell; False reads none."
+    )
+    items: Annotated[object, Shell(value="FILE", usual=True)] = Field(
+        None, description="Another table, of the items, their titles and further columns."
+    )
+
+
+class TableOptions(TableColumns, ReadingOptions):
+    """The parameters of `read_interactions`, but for the source and the progress."""
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        if self.time is False and (self.uses_times or self.missing_time):
+            rule = "left out with window, since, until or missing_time, which need times"
+            raise ParameterError("time", rule, self.time)
+        if self.value is False and self.uses_values:
+            rule = "left out with min_value or binary=False, which need values"
+            raise ParameterError("value", rule, self.value)
+        if isinstance(self.value, str) and not self.uses_values:
+            advice = "binary=False lets pairs count their values, min_value leaves out rows below it."
+            rule = "left out without min_value or binary=False (--values)"
+            raise ParameterError("value", rule, self.value, advice)
+        if self.event is not None and not self.event_weights:
+            rule, advice = "left out without event_weights", "Say what each type counts."
+            raise ParameterError("event", rule, self.event, advice)
+        return self
 
 
 RULES = tuple(name for name in ReadingOptions.model_fields if name not in PARSING)

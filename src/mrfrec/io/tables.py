@@ -30,6 +30,7 @@ from mrfrec.data.reading_options import (
     Moment,
     OnBad,
     ReadingOptions,
+    TableOptions,
     TextIds,
 )
 from mrfrec.data.times import IN_THE_FUTURE
@@ -51,6 +52,7 @@ from mrfrec.io.sources import open_sources
 
 _log = logging.getLogger("mrfrec")
 _COLUMNS = ("user", "item", "value", "title", "event", "time")
+<<<<<<< HEAD
 # Columns that only some options use, with these options and what they do.
 _USED_WITH = {
     "value": (
@@ -59,6 +61,8 @@ _USED_WITH = {
     ),
     "event": ("event_weights", "Say what each kind counts."),
 }
+=======
+>>>>>>> ac93ec9b (Command line: options are fields of classes; help fits a screen, in groups, the rest behind --help-all; info says first what people ask)
 
 
 def read_interactions(
@@ -253,41 +257,11 @@ def _interactions(parameters: Mapping[str, Any], before: RowsBefore) -> Interact
     return out.filtered(**options.limits())
 
 
-def check_reading(parameters: Mapping[str, Any]) -> ReadingOptions:
+def check_reading(parameters: Mapping[str, Any]) -> TableOptions:
     """Check the parameters of `read_interactions` as far as possible without data."""
-    for name in _COLUMNS:
-        if name not in ("time", "value") and not isinstance(parameters.get(name), str | None):
-            raise ParameterError(name, "a text", parameters[name])
-    names = [name for name in ReadingOptions.model_fields if name in parameters]
-    options = ReadingOptions.of(**{name: parameters[name] for name in names})
-    _check_time(parameters.get("time"), options)
-    _check_value(parameters.get("value"), options)
-    _refuse_unused({name: parameters.get(name) for name in _USED_WITH}, options)
-    return options
-
-
-def _check_time(time: object, options: ReadingOptions) -> None:
-    if not isinstance(time, str | bool | None):
-        raise ParameterError("time", "the name of a column, True, False or None", time)
-    if time is False and (options.uses_times or options.missing_time):
-        rule = "left out with window, since, until or missing_time, which need times"
-        raise ParameterError("time", rule, time)
-
-
-def _check_value(value: object, options: ReadingOptions) -> None:
-    if not isinstance(value, str | None) and value is not False:
-        raise ParameterError("value", "the name of a column, False or None", value)
-    if value is False and options.uses_values:
-        raise ParameterError("value", "left out with min_value or binary=False, which need values", value)
-
-
-def _refuse_unused(named: Mapping[str, object], options: ReadingOptions) -> None:
-    """Refuse a column that is named but that no option uses."""
-    used = {"value": options.uses_values, "event": options.event_weights}
-    for role, name in named.items():
-        if isinstance(name, str) and not used[role]:
-            needed, advice = _USED_WITH[role]
-            raise ParameterError(role, f"left out without {needed}", name, advice)
+    return TableOptions.of(
+        **{name: parameters[name] for name in TableOptions.model_fields if name in parameters}
+    )
 
 
 def _read_rows(

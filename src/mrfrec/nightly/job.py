@@ -1,6 +1,5 @@
 """A nightly job: a TOML file, checked before anything is read or written."""
 
-import inspect
 import math
 import re
 import time
@@ -20,13 +19,14 @@ from mrfrec.answers.question import Question
 from mrfrec.answers.tables import RECOMMENDATION_COLUMNS, SIMILAR_COLUMNS
 from mrfrec.checks import in_words
 from mrfrec.data.pairs import Origin
+from mrfrec.data.reading_options import TableOptions
 from mrfrec.errors import DataError, MrfrecError, ParameterError
 from mrfrec.evaluation.metrics import parse
 from mrfrec.io.atomic import check_writable, expanded, file_path
 from mrfrec.io.databases import database_file, is_database, redacted
 from mrfrec.io.frames import check_target, new_names
 from mrfrec.io.sources import paths_of
-from mrfrec.io.tables import check_reading, read_interactions
+from mrfrec.io.tables import check_reading
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import build
 from mrfrec.nightly.ranges import (
@@ -112,7 +112,7 @@ class SourceRules(JobSection):
     """Where the events come from and how they are read; all parameters of `read_interactions` are keys."""
 
     model_config = ConfigDict(extra="allow")
-    further_keys = frozenset(inspect.signature(read_interactions).parameters) - {"source", "progress"}
+    further_keys = frozenset(TableOptions.model_fields)
 
     features: Place | None = Field(default=None, repr=False)  # a table of items and their features
     feature_columns: list[str] | dict[str, str] | None = None

@@ -38,67 +38,66 @@ class MRF(Linear):
         model.similar_items("milk")
         model.save("shop.mrf")
 
-    Parameters that are "auto" are measured on held-out users: nothing needs to be set. Below, parameters of
-    accuracy come first (`l2` to `feature_weight`), then those of time (`half_life` to `order`), of size
-    (`sparsity` and `max_neighbors`) and of the machine (`threads` to `dtype`). Other parameters are for
-    experiments, such as the variants in the paper.
+    Nothing needs to be set: parameters that are "auto" are measured on held-out users. The first ones below
+    are about size, accuracy and the machine. Other parameters are measured too (`l2` to `order`), or for
+    experiments (`measure` to `device`), or for variants in the paper (`r` to `mean_constraint`).
 
     Parameters
     ----------
-    l2
-        Ridge on the rescaled item-item matrix: a number, or "auto" to measure it.
-    rank_weight
-        Weight λ of a low-rank part L beside the weights B; "auto" to measure it. The score is x·(B + λ·L). L
-        is scaled so that at 1 both parts spread a user's scores equally wide over the items that are new to
-        the user.
-    novelty
-        Above 0, rarer items score higher; below 0, popular items; "auto" to measure it. For γ, the score of
-        an item with p users is divided by (p/p̄)^γ, where p̄ is the p of a typical interaction. Negative
-        scores move the other way.
-    user_weight
-        Above 0, long histories count less; "auto" to measure it. For β, a user with h items has the weight
-        h^(−β).
-    feature_weight
-        Weight of a feature that two items share, where a user they share has weight 1; "auto" to measure it.
-        It has an effect only in a fit with `item_features`.
-    measure
-        Metric to maximise when parameters are measured, such as "ndcg@20" or "recall@50". True is "ndcg@100",
-        or "ndcg@20" with times. Measuring holds out up to 4,000 users; the model is then fitted to all. False
-        fits at once, with the values at which measuring would start.
-    half_life
-        Time after which an event counts half, such as "90d"; None for no fading, "auto" to measure it. It has
-        an effect only on data with times. The history in a question fades in the same way.
-    recency
-        Weight of a step of a history relative to the next step, above 0 and at most 1; "auto" to measure it.
-        The last step has weight 1. A list of items is oldest first; items at the same time are one step.
-    order
-        Weight of ordered pairs beside unordered pairs; 0 for none, "auto" to measure it. Above 0, an item is
-        also predicted from the items that came before it, most of all from the step just before.
     sparsity
         Share of the weights to keep, such as 0.005; "dense" for all weights, or "auto". It is a share of the
         m² entries, diagonal included, before `max_neighbors` applies. None is the same as "dense". "auto" is
         dense up to 25,000 items if that fits in memory and the data is not too thin; `plan_` says why.
-    max_neighbors
-        Sparse model: largest number of entries in an item's column, the diagonal included.
+    half_life
+        Time after which an event counts half, such as "90d"; None for no fading, "auto" to measure it. It has
+        an effect only on data with times. The history in a question fades in the same way.
+    novelty
+        Above 0, rarer items score higher; below 0, popular items; "auto" to measure it. For γ, the score of
+        an item with p users is divided by (p/p̄)^γ, where p̄ is the p of a typical interaction. Negative
+        scores move the other way.
     threads
         Number of threads, by default one for each core, as with -1. Results do not depend on it.
     memory_limit
         Memory to use beyond the data, such as "8GB", by default as much as is free. A number is in bytes. The
         limit holds for a fit and for `scores`; a fit that needs more raises `MemoryPlanError`. Where "auto"
         decides, the limit may make the model smaller; `plan_` says so.
+
+    Other Parameters
+    ----------------
+    l2
+        Ridge on the rescaled item-item matrix: a number, or "auto" to measure it.
+    rank_weight
+        Weight of a low-rank part of the score; "auto" to measure it. For the weight λ and the low-rank part L
+        the score is x·(B + λ·L). At 1 both parts spread a user's scores equally wide over the items that are
+        new to the user.
+    user_weight
+        Above 0, long histories count less; "auto" to measure it. For β, a user with h items has the weight
+        h^(−β).
+    feature_weight
+        Weight of a feature that two items share, where a user they share has weight 1; "auto" to measure it.
+        It has an effect only in a fit with `item_features`.
+    recency
+        Weight of a step of a history relative to the next step, above 0 and at most 1; "auto" to measure it.
+        The last step has weight 1. A list of items is oldest first; items at the same time are one step.
+    order
+        Weight of ordered pairs beside unordered pairs; 0 for none, "auto" to measure it. Above 0, an item is
+        also predicted from the items that came before it, most of all from the step just before.
+    measure
+        Metric to maximise when parameters are measured, such as "ndcg@20" or "recall@50". True is "ndcg@100",
+        or "ndcg@20" with times. Measuring holds out up to 4,000 users; the model is then fitted to all. False
+        fits at once, with the values at which measuring would start.
+    rank
+        Number of vectors of the low-rank part: "auto", or 0 for none. "auto" is 256, fewer where that would
+        be more than 16 million numbers, and 0 where `rank_weight` is 0.
+    max_neighbors
+        Sparse model: largest number of entries in an item's column, the diagonal included.
+    dtype
+        Precision of the weights and of the linear algebra.
     device
         Where to compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU that has room where a dense model has
         5,000 items or more. A GPU needs PyTorch. It fits dense models, and ranks many users by dense weights
         or with a low-rank part. Sparse models, and models with `order`, are fitted on the processor. Weights
         differ between devices by rounding; the same weights give the same lists.
-    dtype
-        Precision of the weights and of the linear algebra.
-
-    Other Parameters
-    ----------------
-    rank
-        Number of vectors of the low-rank part: "auto", or 0 for none. "auto" is 256, fewer where that would
-        be more than 16 million numbers, and 0 where `rank_weight` is 0.
     r
         Sparse model: 0 is most accurate, 1 is fastest. 0 solves one system per item; above 0, each system
         also gives the columns of that share of the item's neighbours.
