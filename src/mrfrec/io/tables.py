@@ -52,17 +52,6 @@ from mrfrec.io.sources import open_sources
 
 _log = logging.getLogger("mrfrec")
 _COLUMNS = ("user", "item", "value", "title", "event", "time")
-<<<<<<< HEAD
-# Columns that only some options use, with these options and what they do.
-_USED_WITH = {
-    "value": (
-        "min_value or binary=False (--values)",
-        "binary=False lets pairs count their values, min_value leaves out rows below it.",
-    ),
-    "event": ("event_weights", "Say what each kind counts."),
-}
-=======
->>>>>>> ac93ec9b (Command line: options are fields of classes; help fits a screen, in groups, the rest behind --help-all; info says first what people ask)
 
 
 def read_interactions(
