@@ -65,7 +65,7 @@ def test_a_new_option_of_a_command_is_a_field_of_its_class() -> None:
     assert flags(shown["table"]) == ["-t", "--table"]
     assert (shown["often"].help, shown["often"].rich_help_panel) == ("How often.  [default: 3]", "Options+")
     takes_options(command)(table="x", often=None)
-    assert taken == [Own(table="x")]
+    assert taken == [Own.of(table="x")]
     with pytest.raises(ParameterError, match=r"^often must be a whole number, 1 or more; got 0\.$"):
         takes_options(command)(table="x", often=0)
 
