@@ -10,8 +10,9 @@ import scipy.sparse as sp
 
 import mrfrec
 from mrfrec import MRF, DataError, Interactions, ParameterError, datasets, nightly, read_interactions
-from mrfrec.evaluation import Split, compare, evaluate, evaluate_rules, strong_generalisation
+from mrfrec.evaluation import Split, evaluate, evaluate_rules, strong_generalisation
 from mrfrec.service import ServiceSettings
+from mrfrec.service.app import paths_of
 
 from matrices import random_matrix
 
@@ -39,15 +40,12 @@ PAIRS = pl.DataFrame({"user": ["u", "u", "v"], "item": ["a", "b", "a"]})
         (lambda _: mrfrec.load(bad), "^path must be the name of a file; got None"),
         (lambda _: mrfrec.locked(bad).__enter__(), "^path must be the name of a file; got None"),
         (lambda _: nightly.run(bad), "^path must be the name of a file; got None"),
-        (lambda split: evaluate(MRF(), split, NUMBER), "^metrics must be names such as .*; got 5"),
-        (lambda split: evaluate(MRF(), split, bad), "^metrics must be names such as .*; got None"),
+        (lambda _: nightly.read_job(bad), "^path must be the name of a file; got None"),
+        (lambda _: paths_of(bad), "^path must be the name of a file; got None"),
         (lambda split: evaluate(MRF(), split, name=TEXT), "^name must be a text, or None; got ''"),
         (lambda _: evaluate(MRF(), ARRAY), r"^split must be Split; got .*evaluation\.at_time\(data\), or"),
         (lambda split: evaluate(MRF(), split, rules=TEXT), "^rules must be a mapping"),
         (lambda split: evaluate_rules(MRF(), split, {"variety": 1}, name=ARRAY), "^name must be a text"),
-        (lambda split: compare(bad, split), "^models must be models in a list"),
-        (lambda split: compare([bad], split), "^models must be a model such as"),
-        (lambda split: compare(TEXT, split), "^models must be models in a list, .*; got ''"),
         (lambda _: settings(origins=None), "^origins must be texts in a tuple or a list; got None"),
         (lambda _: settings(hosts=5), "^hosts must be texts in a tuple or a list; got 5"),
         (lambda _: settings(root_path=-1), "^root_path must be a text; got -1"),

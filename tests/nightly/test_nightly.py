@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -37,7 +38,7 @@ from mrfrec import (
 from mrfrec.cli.app import run as run_command
 from mrfrec.io.databases import connect
 from mrfrec.models import Popularity
-from mrfrec.nightly.guard import bounds_of, drift, faults, limits
+from mrfrec.nightly.guard import bounds_of, drift, faults, limits, predicted_since
 from mrfrec.nightly.job import Guard
 from mrfrec.nightly.preflight import steps
 
@@ -103,6 +104,21 @@ def test_the_model_of_last_night_is_asked_what_came_since(folder: Path) -> None:
     assert found["asked"] == len(came) > 10
     assert found["value"] == pytest.approx(np.mean(gains))
     assert f"{found['value']:.4f}" in (folder / "shop.report.html").read_text()
+
+
+def test_dislikes_since_then_are_not_asked_about() -> None:
+    rng = np.random.default_rng(0)
+    early = pl.DataFrame({"user": np.repeat(np.arange(30), 4), "item": rng.integers(0, 9, 120)})
+    early = early.unique().with_columns(value=1.0, time=86_400 * 7_500)
+    late = pl.DataFrame({"user": [1, 2, 3], "item": [90, 90, 90], "value": [2.0, -1.0, 0.0]})
+    known = pl.DataFrame({"user": [9], "item": [90], "value": [1.0], "time": [86_400 * 7_499]})
+    both = [early, known, late.with_columns(time=86_400 * 7_600)]
+    both = [each.with_columns(pl.col("time").cast(pl.Int64)) for each in both]
+    read = partial(read_interactions, binary=False, time=True)
+    before = Popularity().fit(read(pl.concat(both[:2])))
+    found = predicted_since(before, read(pl.concat(both)), 86_400_000_000 * 7_500, "recall@5")
+    assert found is not None
+    assert found["asked"] == 1
 
 
 def test_page_names_every_field_of_a_run(folder: Path) -> None:
