@@ -196,7 +196,7 @@ class FittedState:
 
     @property
     def erasures(self) -> Erasures:
-        """All erasures: those of the file beside the model; without that file, those of the model."""
+        """All erasures: the file beside the model has them; without that file, the model has."""
         return self.erased if self.beside is None else self.beside
 
     def data_for(self, purpose: str) -> Interactions:

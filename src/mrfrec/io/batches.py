@@ -210,11 +210,12 @@ def _as_id(value: Any) -> int | float | str | None:
     return int(value) if is_integer and -INT64_MAX - 1 <= value <= 2 * INT64_MAX + 1 else None
 
 
+# Floats below these numbers hold whole numbers exactly.
 _EXACT_BELOW = {
     "Float16": 2**11,
     "Float32": 2**24,
     "Float64": 2**53,
-}  # below, whole numbers are represented exactly
+}
 _RULES = {
     "user": "user ids must be integers or strings",
     "item": "item ids must be integers or strings",

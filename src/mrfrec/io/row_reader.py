@@ -92,7 +92,7 @@ class RowReader:
         # Reason → number of skipped rows, and column → the parameters that would use it.
         self.skipped: dict[str, int] = {}
         self.unused: dict[str, str] = {}
-        # Columns of ids that are floats, of which a note tells once.
+        # Columns of ids that are floats; a note about a column comes once.
         self._warned_of: set[tuple[str, str]] = set()
         # Numbers of rows. `expected` is 0 if it is unknown.
         self.read_rows = self.kept_rows = self.expected = 0
