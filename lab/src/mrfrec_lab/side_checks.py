@@ -143,4 +143,4 @@ def exposure(comparison: Comparison, questions: Questions) -> Exposure:
     counts |= {TRAINING: first.popularity, TARGETS: np.bincount(questions.targets.indices, minlength=m)}
     totals = {name: np.bincount(group, of, groups) for name, of in counts.items()}
     shares = {name: total / (total.sum() or 1.0) for name, total in totals.items()}
-    return Exposure(first.split, first.facts["places"], np.bincount(group, minlength=groups), shares)
+    return Exposure(first.split, first.facts["k"], np.bincount(group, minlength=groups), shares)

@@ -153,7 +153,7 @@ class Input(NamedTuple):
                 data, self.options.heldout, min_items=0, hidden=self.options.hidden, seed=self.options.seed
             )
         elif kind == "time":
-            at = _moment_or_share(self.options.at)
+            at = _time_or_share(self.options.at)
             if self.options.folds is not None:
                 return splits.at_time(data, at, folds=self.options.folds)
             made = splits.at_time(data, at)
@@ -231,7 +231,7 @@ class Input(NamedTuple):
         return {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
 
 
-def _moment_or_share(typed: str | None) -> str | float:
+def _time_or_share(typed: str | None) -> str | float:
     if typed is None:
         return SHARE
     try:
