@@ -6,7 +6,7 @@ from mrfrec.answers.people import people_of
 from mrfrec.answers.question import Question
 from mrfrec.answers.recommending import PreparedQuestion
 from mrfrec.answers.tables import recommended_rows
-from mrfrec.models.parameters import runtime_of
+from mrfrec.fitted.state import Runtime
 from mrfrec.models.recommender import Recommender
 
 Rows = list[dict[str, Any]]
@@ -23,6 +23,6 @@ def rows_and_unknown(
     """The recommendations, and the ids that the model does not know by the name of the parameter."""
     people = people_of(model.fitted_, users, history)
     prepared = PreparedQuestion.of(model.fitted_, people, Question.of(**options))
-    answers = (prepared.answer(runtime_of(model), batch) for batch in people.batches())
+    answers = (prepared.answer(Runtime.of(model), batch) for batch in people.batches())
     rows = list(recommended_rows(model.catalogue, answers))
     return rows, {each.parameter: each.ids for each in prepared.unknown}

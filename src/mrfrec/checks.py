@@ -1,18 +1,25 @@
 """Checks of parameters and forked processes, words for messages, warnings at the caller's line."""
 
+import inspect
 import math
 import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
+from functools import wraps
 from importlib.util import find_spec
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from mrfrec.errors import DataError, MissingLibraryError, MrfrecWarning, ParameterError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _threads: list[str] = []  # names of the threads that ran at the last fork
 _lost_threads: list[str] = []  # names of the threads of polars that this process lost when it was forked
@@ -178,3 +185,59 @@ os.register_at_fork(before=_note_threads, after_in_child=_note_lost_threads)
 def shortened(text: str, most: int) -> str:
     """Cut a text to a number of characters, an ellipsis included."""
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+
+
+# ── calls ─────────────────────────────────────────────────────────────────────────────────────────
+
+# What other libraries call a parameter of a model or of a method here.
+_ELSEWHERE = {
+    "factors": "rank", "n_factors": "rank", "n_components": "rank", "regularization": "l2", "reg": "l2",
+    "lambda_": "l2", "n_jobs": "threads", "num_threads": "threads", "neighbors": "max_neighbors",
+    "K": "max_neighbors",
+}  # fmt: skip
+
+
+def guided(function: Callable[P, R], hints: Mapping[str, str] = MappingProxyType({})) -> Callable[P, R]:
+    """Let a call of a method with a wrong parameter raise a `TypeError` that says what to write.
+
+    `hints` say what to write in place of parameters that the method does not have.
+    """
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            signature = inspect.signature(function)
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError:
+                name = type(args[0]).__name__ if function.__name__ == "__init__" else function.__name__
+                advice = _advice(name, [*signature.parameters.values()][1:], args[1:], kwargs, hints)
+                raise TypeError(f"{error}. {advice}") from None
+            raise
+
+    return call
+
+
+def _advice(
+    name: str, parameters: Sequence[inspect.Parameter], values: Sequence[Any], named: Mapping[str, Any],
+    hints: Mapping[str, str],
+) -> str:  # fmt: skip
+    """Return what to write in place of a call."""
+    known = [x.name for x in parameters if x.kind in (x.KEYWORD_ONLY, x.POSITIONAL_OR_KEYWORD)]
+    for wrong, value in named.items():
+        if wrong in known:
+            continue
+        if wrong in hints:
+            return hints[wrong].format(value=value)
+        meant = _ELSEWHERE.get(wrong, "")
+        near = [meant] if meant in known else get_close_matches(wrong, known, 1)
+        return f"Did you mean {name}({near[0]}={value!r})?" if near else f"It takes {', '.join(known)}."
+    by_position = [x for x in parameters if x.kind is x.POSITIONAL_OR_KEYWORD]
+    if not (surplus := values[len(by_position) :]):
+        return f"Give {by_position[0].name}."
+    if "k" in known and isinstance(surplus[0], int):
+        first = f"{values[0]!r}, " if by_position else ""
+        return f"Write {name}({first}k={surplus[0]!r})."
+    return "Give parameters by name."

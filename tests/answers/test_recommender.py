@@ -16,6 +16,7 @@ from mrfrec import MRF, DataError, Interactions, MrfrecWarning, ParameterError
 from mrfrec.answers import ranking
 from mrfrec.core.rows import Rows
 from mrfrec.fitted import scorers
+from mrfrec.fitted.state import Runtime
 from mrfrec.models.registry import build
 
 import naive
@@ -81,7 +82,7 @@ def test_one_user_and_many_get_the_same_to_the_bit(kind: str, exclude_seen: bool
 
     def best(some: Rows, k: int) -> tuple[Any, ...]:
         scorer = scorers.WeightScorer(some, learned.weights, model.dtype)
-        return ranking.top_k(scorer, k, base, hidden=some if exclude_seen else None, threads=2)
+        return ranking.top_k(scorer, k, base, hidden=some if exclude_seen else None, runtime=Runtime(2))
 
     for k in (1, 7, 30):
         many = best(rows, k)

@@ -16,7 +16,7 @@ from mrfrec.core.low_rank import LowRank, basis_size, leading_directions
 from mrfrec.core.rows import Rows
 from mrfrec.engines.local import LocalEngine
 from mrfrec.fitted.scorers import Base, LowRankScorer, Selection, WeightScorer
-from mrfrec.models.parameters import runtime_of
+from mrfrec.fitted.state import Runtime
 from mrfrec.models.registry import build
 
 import naive
@@ -166,7 +166,7 @@ def test_one_answer_and_many_have_the_same_bits(ranked: MRF, options: dict[str, 
 
 def test_one_answer_computes_the_scores_of_few_items(ranked: Any) -> None:
     rows = Rows.of(sp.csr_array(tastes()[:1]))
-    scorer, base = ranked.fitted_.learned.scorer(rows, runtime_of(ranked)), ranked.fitted_.learned.base_scores
+    scorer, base = ranked.fitted_.learned.scorer(rows, Runtime.of(ranked)), ranked.fitted_.learned.base_scores
     every = scorer.scores(0, 1, base)[0]
     some = scorer.scores(0, 1, base, Selection(5, rows))[0]
     found = np.flatnonzero(some > -np.inf)
@@ -219,7 +219,7 @@ def test_the_best_of_hard_cases_are_those_of_all_scores(case: str, dtype: str) -
 
     def best(of: LowRankScorer, k: int) -> list[Any]:
         hide = of.histories if given.get("hides", True) else None
-        items, scores, _ = top_k(of, k, base, hidden=hide, threads=1)
+        items, scores, _ = top_k(of, k, base, hidden=hide, runtime=Runtime(1))
         return [items[-1].tolist(), scores[-1].tolist()]
 
     scores = scorer(1).scores(0, 1, base.start)[0] * (1 if factor is None else factor)

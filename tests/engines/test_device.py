@@ -29,7 +29,7 @@ from mrfrec.engines.gpu import dense, ranking, rows
 from mrfrec.engines.gpu.device import computing_on
 from mrfrec.engines.local import LocalEngine
 from mrfrec.fitted import linear
-from mrfrec.models.parameters import runtime_of
+from mrfrec.fitted.state import Runtime
 from mrfrec.shown import report_of
 
 from matrices import random_matrix
@@ -275,7 +275,7 @@ def test_a_device_gives_the_lists_of_the_cpu(
     for novelty in (0.0, 0.4):
         histories = Rows.of(X)
         answers = (
-            rank(m.fitted_, runtime_of(m), histories, 5, Eligible(histories, hidden), more_novelty=novelty)
+            rank(m.fitted_, Runtime.of(m), histories, 5, Eligible(histories, hidden), more_novelty=novelty)
             for m in (model, elsewhere)
         )
         for mine, theirs in zip(*answers, strict=True):

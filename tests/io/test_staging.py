@@ -19,9 +19,9 @@ from scipy import sparse
 import mrfrec
 from mrfrec.answers.tables import staged_recommendations
 from mrfrec.errors import DataError, MrfrecWarning, ParameterError
+from mrfrec.fitted.state import Runtime
 from mrfrec.io.databases import connect
 from mrfrec.io.staging import open_staging, parse_table
-from mrfrec.models.parameters import runtime_of
 
 from matrices import random_matrix
 from queries import execute, fetch
@@ -117,7 +117,7 @@ def test_rows_appear_when_the_block_ends_and_not_if_it_raises(
     path, count = tmp_path / "recs.csv", 3 * 120
 
     def staged(to: str | Path, table: str | None = None) -> Any:
-        return staged_recommendations(model.fitted_, runtime_of(model), to, target={"table": table}, k=3)
+        return staged_recommendations(model.fitted_, Runtime.of(model), to, target={"table": table}, k=3)
 
     def written() -> tuple[list[Any], str]:
         return fetch(database, "select max(rank), count(*) from recs"), path.read_text()

@@ -1,7 +1,8 @@
 """The options of a recommendation."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, TypedDict
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, ParamSpec, TypedDict, TypeVar
 
 from pydantic import Field, PlainValidator, SkipValidation
 
@@ -16,6 +17,9 @@ Quotas = Mapping[str, int] | None
 """For each column, how many items with the same value a list may have."""
 Boost = Mapping[str, str | Mapping[Any, float]] | None
 """What to add to scores or to multiply them by: the name of a column, or numbers by item."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _MOST_COLUMNS = 20  # of `at_most`
 BOOST_LIMITS = {"add": (-1e30, 1e30), "multiply": (1e-6, 1e6)}  # sums are finite in single precision
@@ -107,6 +111,27 @@ class QuestionOptions(TypedDict, total=False):
     boost: Boost
     variety: float
     strict: bool
+
+
+def with_options(function: Callable[P, R]) -> Callable[P, R]:
+    """Show the options of a question in the signature and the docstring of a method with `**options`.
+
+    The line `{options}` of the docstring becomes the list of the options with their sentences.
+    """
+    signature = inspect.signature(function)
+    own = [x for x in signature.parameters.values() if x.kind is not x.VAR_KEYWORD]
+    fields = Question.model_fields
+    options = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=field.default,
+            annotation=QuestionOptions.__annotations__[name],
+        )
+        for name, field in fields.items()
+    ]  # fmt: skip
+    vars(function)["__signature__"] = signature.replace(parameters=[*own, *options])
+    lines = [line for name, field in fields.items() for line in (name, f"    {field.description}")]
+    function.__doc__ = (function.__doc__ or "").replace("{options}", "\n        ".join(lines))
+    return function
 
 
 _COST_OF_RULES = 100  # of one list, in rows

@@ -107,7 +107,7 @@ def rank(
         scorer = WeightScorer(histories, Rows.empty(histories.width, histories.width), base.start.dtype)
     else:
         scorer = fitted.learned.scorer(histories, runtime)
-    return top_k(scorer, k, base, hidden=eligible.hidden, only=eligible.only, threads=runtime.threads)
+    return top_k(scorer, k, base, hidden=eligible.hidden, only=eligible.only, runtime=runtime)
 
 
 def score(scorer: Scorer, base: Array, threads: int) -> Array:
@@ -129,7 +129,7 @@ def top_k(
     *,
     hidden: Rows | None = None,
     only: Mapping[int, Array] | None = None,
-    threads: int,
+    runtime: Runtime,
 ) -> Ranked:
     """Return the k best items of each user; item −1 with score −∞ where fewer are left."""
     n = len(scorer)
@@ -168,7 +168,7 @@ def top_k(
         for task in tasks:
             work(task)
     else:
-        with LocalEngine(threads, uses_blas=scorer.uses_blas) as workers:
+        with LocalEngine(runtime.threads, uses_blas=scorer.uses_blas) as workers:
             workers.run(work, tasks)
     return items, best, evidence
 

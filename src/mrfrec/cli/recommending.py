@@ -17,10 +17,10 @@ from mrfrec.cli.named import ItemNames, find_users, read_exclusions, typed_as, u
 from mrfrec.cli.options import Asked, HistoryForm, ModelFile, NoveltyAndBoost, RankingMachine
 from mrfrec.cli.show import ONE_FORMATS, kind_of, progress_bar, write_rows
 from mrfrec.errors import DataError, ParameterError
+from mrfrec.fitted.state import Runtime
 from mrfrec.io.atomic import refuse_own_input
 from mrfrec.io.databases import is_database, redacted
 from mrfrec.io.frames import check_target
-from mrfrec.models.parameters import runtime_of
 from mrfrec.models.registry import load
 from mrfrec.options import USUAL, Options, Shell, Whole
 
@@ -187,7 +187,7 @@ def recommend(
             raise DataError(f"{len(people):,} users are too many for a table: give -o FILE.csv.")
         prepared = PreparedQuestion.of(opened.fitted_, people, question)
         prepared.warn()
-        lines = recommended_rows(catalogue, prepared.answers(runtime_of(opened)))
+        lines = recommended_rows(catalogue, prepared.answers(Runtime.of(opened)))
         write_rows(lines, [*table_names(question)], catalogue, kind, results.output, len(people) == 1)
 
 

@@ -25,8 +25,9 @@ from mrfrec.evaluation.metrics import DEFAULTS, Lists, Metric, parse_all, within
 from mrfrec.evaluation.questions import SEED, Folds, Questions, Split, check_split, check_type
 from mrfrec.evaluation.results import Comparison, Evaluation, pooled
 from mrfrec.fitted.measured import as_parameter
+from mrfrec.fitted.state import Runtime
 from mrfrec.models.mrf.weights import MRFWeights
-from mrfrec.models.parameters import call_of, runtime_of, unfitted
+from mrfrec.models.parameters import call_of, unfitted
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import build
 
@@ -287,7 +288,7 @@ def rank(
             histories = Rows.of(shown)
             hidden = ~questions.candidates
             found = rank_items(
-                model.fitted_, runtime_of(model), histories, k, Eligible(histories, hidden), ties=ties
+                model.fitted_, Runtime.of(model), histories, k, Eligible(histories, hidden), ties=ties
             )
             ranked[part] = found[0]
         if progress is not None:
@@ -302,7 +303,7 @@ def _by_rules(
     fitted = model.fitted_
     histories = timed_rows(questions.shown[part], fitted, **{"times": None, **questions.times_of(part)})
     people = People(Ids.range(len(histories)), histories)
-    prepared, runtime = PreparedQuestion.of(fitted, people, question), runtime_of(model)
+    prepared, runtime = PreparedQuestion.of(fitted, people, question), Runtime.of(model)
     prepared.warn()
     found = np.full((len(histories), question.k), -1, np.int32)
     done = 0

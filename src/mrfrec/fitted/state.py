@@ -20,6 +20,7 @@ from mrfrec.data.erasures import Erasures
 from mrfrec.data.interactions import Interactions
 from mrfrec.data.item_table import ItemFeatures
 from mrfrec.data.pairs import Origin, rules_of_matrix
+from mrfrec.engines.machine import usable_threads
 from mrfrec.errors import DataError
 from mrfrec.fitted.measured import FitPlan, Measured, as_parameter
 from mrfrec.fitted.scorers import Base, Scorer, Ties, novelty_factors
@@ -33,10 +34,19 @@ _SAVE_WITH = "save it with include_histories=True (--histories; in a job histori
 
 
 class Runtime(NamedTuple):
-    """The threads and the device that compute answers; neither changes a result."""
+    """The threads and the device that answers are computed with; they change no result."""
 
-    threads: int
+    most_threads: int | None = None  # None: one for each core
     device: str = "cpu"
+
+    @classmethod
+    def of(cls, model: Any) -> Self:
+        """Return the threads and the device of a model."""
+        return cls(model.threads, model.device)
+
+    @property
+    def threads(self) -> int:
+        return self.most_threads or usable_threads()
 
 
 @dataclass(frozen=True, kw_only=True)

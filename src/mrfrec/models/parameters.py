@@ -5,10 +5,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from mrfrec.checks import counted
-from mrfrec.engines.machine import usable_threads
 from mrfrec.errors import ParameterError
 from mrfrec.fitted.measured import number_text
-from mrfrec.fitted.state import FittedState, Runtime
+from mrfrec.fitted.state import FittedState
 from mrfrec.shown import Report, Section, parameter_text
 
 Model = TypeVar("Model")
@@ -54,11 +53,6 @@ def call_of(model: object) -> str:
     usual = defaults_of(type(model))
     changed = [f"{name}={x!r}" for name, x in values_of(model, usual).items() if usual[name] != x]
     return f"{type(model).__name__}({', '.join(changed)})"
-
-
-def runtime_of(model: Any) -> Runtime:
-    """Return the threads and the device of a model, which its answers are computed with."""
-    return Runtime(model.threads or usable_threads(), model.device)
 
 
 def sklearn_tags() -> Any:

@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -19,31 +20,29 @@ import numpy.typing as npt
 from mrfrec import figures
 from mrfrec.answers import ranking, recommending, tables
 from mrfrec.answers.people import people_of, timed_rows
-from mrfrec.answers.question import Boost, Question, QuestionOptions
+from mrfrec.answers.question import Boost, Question, QuestionOptions, with_options
 from mrfrec.answers.tables import Form, WriteOptions
 from mrfrec.bars import showing
-from mrfrec.checks import check_count, check_flag, check_frames, check_thread_count
+from mrfrec.checks import check_count, check_flag, check_frames, check_thread_count, guided
 from mrfrec.core.engine import Progress
 from mrfrec.data.catalogue import Catalogue, Columns, DataSize, name_with_id
 from mrfrec.data.ids import Id, Ids, Texts
 from mrfrec.data.interactions import Interactions
-from mrfrec.data.reading_options import PARSING, Format, MissingTime, OnBad
+from mrfrec.data.reading_options import PARSING, Format, MissingTime, OnBad, ReadingOptions
 from mrfrec.engines.machine import memory_budget, parse_bytes
 from mrfrec.errors import MrfrecError, NotFittedError, ParameterError
 from mrfrec.fitted import files
 from mrfrec.fitted.measured import FitPlan, Measured, as_parameter
 from mrfrec.fitted.scorers import Ties
-from mrfrec.fitted.state import FittedState, Learned
+from mrfrec.fitted.state import FittedState, Learned, Runtime
 from mrfrec.io.artifact import Stored, StoredArrays, check_unchanged, write_erasures
 from mrfrec.io.frames import Frame, frame
 from mrfrec.io.item_table import as_item_table
 from mrfrec.models import fitting, updating
-from mrfrec.models.calls import guided, with_options
 from mrfrec.models.fitting import FitContext
 from mrfrec.models.parameters import (
     defaults_of,
     html_summary,
-    runtime_of,
     set_values,
     sklearn_tags,
     summary,
@@ -61,6 +60,10 @@ Range = tuple[float, float] | tuple[float, float, Literal["log", "times"]] | Seq
 
 # Parameters of `read_interactions` that say where things are in a table.
 _PLACES = ("user", "item", "value", "title", "items", "event", "time", *PARSING)
+_COLUMNS = {
+    name: f"Options of reading go where the data is read: fit(read_interactions(data, {name}={{value!r}}))."
+    for name in {*_PLACES, *ReadingOptions.model_fields}
+}
 
 
 class _NoScoreError(MrfrecError, AttributeError):
@@ -155,7 +158,7 @@ class Recommender(ABC):
 
     # ── fitting and scoring ───────────────────────────────────────────────────────────────────────
 
-    @guided
+    @partial(guided, hints=_COLUMNS)
     def fit(
         self,
         data: object,
@@ -233,7 +236,7 @@ class Recommender(ABC):
 
         `times` are those of the stored entries, in microseconds; they matter to a model that knows of time.
         """
-        fitted, runtime = self.fitted_, runtime_of(self)
+        fitted, runtime = self.fitted_, Runtime.of(self)
         learned = fitted.learned
         histories = timed_rows(X_history, fitted, times)
         needed = len(histories) * histories.width * learned.base_scores.itemsize
@@ -268,7 +271,7 @@ class Recommender(ABC):
             raise ParameterError("ties", '"index" or "popularity"', ties)
         seen = histories if check_flag("exclude_seen", exclude_seen) else None
         eligible = ranking.Eligible(hidden=seen)
-        items, scores, _ = ranking.rank(fitted, runtime_of(self), histories, k, eligible, ties=ties)
+        items, scores, _ = ranking.rank(fitted, Runtime.of(self), histories, k, eligible, ties=ties)
         return items, scores
 
     @property
@@ -456,7 +459,7 @@ class Recommender(ABC):
         prepared.warn()
         names = tables.columns_shown(fitted.catalogue, tables.table_names(question), people.is_anonymous)
         with showing(progress) as report:
-            answers = prepared.answers(runtime_of(self), report)
+            answers = prepared.answers(Runtime.of(self), report)
             batches = (tables.recommendation_table(fitted.catalogue, answer) for answer in answers)
             return self._frame(fitted, batches, names, people.library, user=people.ids.type)
 
@@ -490,7 +493,7 @@ class Recommender(ABC):
         target: WriteOptions = {"form": form, "table": table, "columns": columns}
         fitted = self.fitted_
         with showing(progress) as report, tables.staged_recommendations(
-            fitted, runtime_of(self), path, users, history=history, target=target, progress=report,
+            fitted, Runtime.of(self), path, users, history=history, target=target, progress=report,
             **options,
         ) as rows:  # fmt: skip
             return rows

@@ -22,7 +22,7 @@ from mrfrec.errors import MrfrecError
 from mrfrec.evaluation.metrics import Mean
 from mrfrec.evaluation.protocol import evaluate_fitted
 from mrfrec.evaluation.questions import ask, numbered, over_columns
-from mrfrec.models.parameters import runtime_of
+from mrfrec.fitted.state import Runtime
 from mrfrec.models.recommender import Recommender
 from mrfrec.nightly.job import Guard
 
@@ -250,7 +250,7 @@ def _recommended(
     """Return the first 10 recommendations to every user, without warnings."""
     question = Question.of(k=_COMPARED_ITEMS, **options)
     people = people_of(model.fitted_, None, histories)
-    prepared, runtime = PreparedQuestion.of(model.fitted_, people, question), runtime_of(model)
+    prepared, runtime = PreparedQuestion.of(model.fitted_, people, question), Runtime.of(model)
     answers = (prepared.answer(runtime, batch) for batch in people.batches())
     return list(recommended_rows(model.catalogue, answers))
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from mrfrec.answers.tables import staged_recommendations, staged_similar_items
+from mrfrec.fitted.state import Runtime
 from mrfrec.io.artifact import check_unchanged, write_erasures
 from mrfrec.io.atomic import keep_owner, put_in_place, remove_with_leftovers, writing
 from mrfrec.io.staging import open_staging
-from mrfrec.models.parameters import runtime_of
 from mrfrec.models.recommender import Recommender
 from mrfrec.nightly.guard import Bound, faults
 from mrfrec.nightly.record import Night
@@ -74,7 +74,7 @@ def _stage_tables(night: Night, model: Recommender, staged: ExitStack, bounds: S
         if what == "similar items":
             written = staged_similar_items(model.fitted_, destination, **options)
         else:
-            written = staged_recommendations(model.fitted_, runtime_of(model), destination, **options)
+            written = staged_recommendations(model.fitted_, Runtime.of(model), destination, **options)
         rows = counts[what] = staged.enter_context(written)
         _log.info("%s rows of %s for %s", f"{rows:,}", what, sink.where)
         night.refuse_if(faults(bounds, {what: rows}) if rows else [f"there are no {what} to publish"])

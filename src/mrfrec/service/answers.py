@@ -20,7 +20,7 @@ from mrfrec.answers.tables import (
     search_columns,
 )
 from mrfrec.data.ids import Id, Ids
-from mrfrec.models.parameters import runtime_of
+from mrfrec.fitted.state import Runtime
 from mrfrec.models.recommender import Recommender
 
 Row = dict[str, Any]
@@ -59,7 +59,7 @@ def _answers(
     model: Recommender, people: People, question: Question, unknown: list[list[Id]]
 ) -> tuple[list[Answered], list[Id]]:
     prepared = PreparedQuestion.of(model.fitted_, people, question)
-    runtime, items = runtime_of(model), []
+    runtime, items = Runtime.of(model), []
     for batch in people.batches():
         answer = prepared.answer(runtime, batch)
         columns = recommendation_columns(model.catalogue, answer)
