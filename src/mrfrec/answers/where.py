@@ -1,6 +1,6 @@
-"""Which items a filter keeps: conditions on the columns of the table of items, or an expression in SQL.
+"""Find the items that a filter keeps, by conditions on the columns of the item table or an expression in SQL.
 
-Either form becomes one expression of polars.
+Both forms become one expression of polars.
 """
 
 import math
@@ -26,13 +26,13 @@ from mrfrec.io.batches import POLARS_ERRORS
 Mask = npt.NDArray[np.bool_]
 
 Where = str | Mapping[Any, Any] | None
-"""An expression in SQL, or a mapping from columns to conditions; or these by user; None for no condition."""
+"""An expression in SQL, or a mapping from columns to conditions, or a mapping from users to either."""
 
 _WORDS = ("any", "all", "none", "least", "most", "above", "below", "missing")
 """The words of a condition."""
 
-_LISTS = ("any", "all", "none")  # words that take several values
-_MOST_MASKS = 16  # kept for one table; each has a byte for each item
+_LISTS = ("any", "all", "none")  # These words take several values.
+_MOST_MASKS = 16  # masks kept for one table, with a byte per item
 _DAY = 86_400_000_000  # microseconds
 _BEYOND = 2**64  # larger than any whole number of a column
 _TYPES: Mapping[str, Any] = {
@@ -44,7 +44,7 @@ _VALUES = {
 }  # fmt: skip
 _QUOTED = r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\""
 _QUERY = r"(?i)\bselect\b|\(\s*(with|from|values|table)\b"
-_MOST_WORDS = 500  # names and signs: polars takes seconds for thousands, and ends the process for more
+_MOST_WORDS = 500  # names and signs; polars takes seconds for thousands, and ends the process for more
 _BEFORE_BRACKETS = {
     "and", "or", "not", "in", "between", "like", "ilike", "is", "when", "then", "else", "over", "by",
 }  # fmt: skip
@@ -54,11 +54,11 @@ _FUNCTIONS = {
     "greatest", "least", "coalesce", "nullif", "cast", "try_cast", "extract", "date", "date_part", "strftime",
     "avg", "min", "max", "median", "sum", "count",
 }  # fmt: skip
-"""Those whose values are not longer than what they are given: rpad may fill the memory."""
+"""The functions whose values are not longer than their arguments; rpad could fill the memory."""
 
 
 def check_where(where: object) -> Where:
-    """Return a filter in its plain form, {column: {word: value}}, or by user; refuse what is none."""
+    """Return a filter in its plain form, {column: {word: value}}, or by user; refuse anything else."""
     if isinstance(where, Mapping) and None in where:
         return {user: _checked(each) for user, each in where.items()}
     return _checked(where)
@@ -106,7 +106,7 @@ def _words(name: str, condition: Any) -> dict[str, Any]:
 
 def _value(name: str, value: Any) -> Any:
     """Return a value as a plain one of Python."""
-    if hasattr(value, "item"):  # of numpy
+    if hasattr(value, "item"):  # The value is one of numpy.
         if isinstance(value, np.datetime64) and not np.isnat(value):
             value = value if value.dtype == "datetime64[D]" else value.astype("datetime64[us]")
         value = value.item()
@@ -119,9 +119,9 @@ def _value(name: str, value: Any) -> Any:
 
 
 def mask_of(where: Where, catalogue: Catalogue) -> Mask | None:
-    """Return of which items a filter, not by user, holds: of those for which all its conditions do.
+    """Return a Boolean per item: all conditions of a filter hold. The filter is not by user.
 
-    An item without a value meets no condition on that column but {"missing": True}.
+    An item without a value in a column meets no condition on it but {"missing": True}.
     """
     if where is None:
         return None
@@ -146,11 +146,12 @@ def _mask_of(where: str | Mapping[Any, Any], table: ItemTable) -> Mask:
         _condition(table, name, word, value) for name, words in where.items() for word, value in words.items()
     ]
     kept = table.frame.select(kept=pl.all_horizontal(pl.lit(True), *conditions).fill_null(False))
-    return np.broadcast_to(kept["kept"].to_numpy(), len(table))  # without conditions, there is one value
+    # Without conditions there is one value for all items.
+    return np.broadcast_to(kept["kept"].to_numpy(), len(table))
 
 
 def unknown_values(where: Where, table: ItemTable) -> str:
-    """Return in sentences which texts of a filter no item has, and the most alike ones that some item has."""
+    """Return sentences that name the texts of a filter that no item has, and similar texts that exist."""
     said = []
     for name, words in where.items() if isinstance(where, Mapping) else ():
         if table.type_of(name, "where") not in ("text", "list"):
@@ -167,9 +168,10 @@ def unknown_values(where: Where, table: ItemTable) -> str:
 
 
 def _condition(table: ItemTable, column: str, word: str, value: Any) -> pl.Expr:
-    """Return the expression of one condition; it may be null where the value is missing."""
+    """Return one condition as an expression, which may be null where the value is missing."""
     name, kind = f"where.{shortened(column, 40)}", table.type_of(column, "where")
-    x = cs.by_name(column).as_expr()  # pl.col would take names such as ^a$ for patterns
+    # pl.col would take names such as ^a$ for patterns.
+    x = cs.by_name(column).as_expr()
     if word == "missing":
         return x.is_null() if value else x.is_not_null()
     if word == "all" and kind != "list":
@@ -200,9 +202,9 @@ def _condition(table: ItemTable, column: str, word: str, value: Any) -> pl.Expr:
 
 
 def _span(name: str, kind: str, number: pl.DataType, value: Any) -> tuple[Any, Any]:
-    """Return the first and the last number of a column that is equal to a value: a day is all of it.
+    """Return the first and the last number of a column that equal a value; a day has many.
 
-    Between whole numbers there is none, and the first is larger than the last.
+    No whole number equals 2.5: the first is then larger than the last.
     """
     if kind == "number":
         if number == pl.Float64:
@@ -219,9 +221,9 @@ def _span(name: str, kind: str, number: pl.DataType, value: Any) -> tuple[Any, A
 
 
 def _mask_of_sql(text: str, table: ItemTable) -> Mask:
-    """Return for which items an expression such as "price < 50 AND category = 'shoes'" is true.
+    """Return a Boolean per item: an expression such as "price < 50 AND category = 'shoes'" is true.
 
-    It sees the columns of the table and nothing else: a query inside it is refused.
+    The expression sees the columns of the table and nothing else; a query inside it is refused.
     """
     expression, names = _parsed(text)
     columns = {name: table.column(name, "where") for name in names}
@@ -252,7 +254,7 @@ def _parsed(text: str) -> tuple[pl.Expr, list[str]]:
 
 
 def _check_form(text: str) -> None:
-    """Refuse what polars would not answer in a bounded time and memory."""
+    """Refuse expressions that polars would not answer in bounded time and memory."""
     plain = re.sub(_QUOTED, "0", text)
     if "--" in plain or "/*" in plain or re.search(_QUERY, plain):
         raise ParameterError("where", "an expression on columns, without a query or a comment inside", text)

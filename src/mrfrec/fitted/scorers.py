@@ -1,7 +1,7 @@
-"""Score histories: by weights, by weights and a low-rank part.
+"""Score histories by weights, or by weights and a low-rank part.
 
-Compiled code scores one user as it scores many: in the same order of floating-point operations, so that the
-scores of a user do not depend on who else is asked about.
+Compiled code scores one user and many users with the same order of floating-point operations: the scores of a
+user do not depend on who else is asked about.
 """
 
 from abc import ABC, abstractmethod
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Ties = Literal["index", "popularity"]
 
-FEW = 16  # users who are answered one after the other, without threads
-_CACHED_SCORES = 2**18  # scores of a block of users, which then stay in the processor's cache
+FEW = 16  # Up to so many users are answered one after the other, without threads.
+_CACHED_SCORES = 2**18  # scores of a block of users that stay in the cache of the processor
 _SPARSE_SCORES = 2**22  # sparse scores of a block of users: 32 MB at most
 _MULTIPLIED_SCORES = 2**23  # scores of a block of users whose vectors are multiplied: 32 MB
-_TRIED_PER_K = 8  # times k items have their scores added up first, to know what the best reach
-_UNDERFLOW = 1e-38  # more than a sum can lose below the smallest float32
+_TRIED_PER_K = 8  # Whole scores of 8·k items come first; they bound the scores that can be selected.
+_UNDERFLOW = 1e-38  # A sum loses less than this below the smallest float32.
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The scores that matter: each user's k largest, without the hidden items of that user."""
+    """The scores that matter: the k largest of a user, without the hidden items."""
 
     k: int
     hidden: Rows
-    factor: Array | None = None  # by which the scores of each item will be multiplied
+    factor: Array | None = None  # number per item, which will multiply its scores
 
     def factors(self, scores: Array) -> Array:
-        """Return the factor of each item, in the type of some scores."""
+        """Return the factors of the items in the type of the scores."""
         return read_only(np.ones(scores.shape[-1], scores.dtype) if self.factor is None else self.factor)
 
 
@@ -66,21 +66,21 @@ class ItemBoost(NamedTuple):
 
 @dataclass(frozen=True)
 class Base:
-    """The score each item starts from, and which of two items with equal scores comes first."""
+    """The scores that items start from, and the order of items with equal scores."""
 
-    start: Array  # to which weights are added; −∞ for items that must not be chosen
-    order: npt.NDArray[np.int32]  # a permutation: the lower number comes first
-    factor: Array | None = None  # by which all scores are multiplied, for more novelty
+    start: Array  # scores to which weights are added; −∞ for items that must not be chosen
+    order: npt.NDArray[np.int32]  # a permutation of the items; of equal scores the lower number comes first
+    factor: Array | None = None  # number per item, which multiplies its scores
     _whole: "Base | None" = None
 
     @cached_property
     def scores(self) -> Array:
-        """The scores of items to which nothing is added."""
+        """The scores of items that the history adds nothing to."""
         return self.start if self.factor is None else self.start * self.factor
 
     @cached_property
     def best_first(self) -> npt.NDArray[np.int32]:
-        """The items that may be chosen, by base score and then by order."""
+        """The items that may be chosen, by base score and then by `order`."""
         if self._whole is not None:
             items = self._whole.best_first
             return items[self.scores[items] > -np.inf]
@@ -89,7 +89,7 @@ class Base:
         return items[np.argsort(-self.scores[items], kind="stable")] if self.scores.any() else items
 
     def without(self, hidden: npt.NDArray[np.bool_]) -> "Base":
-        """Return this base with some items never chosen."""
+        """Return this base without some items."""
         start = np.where(hidden, -np.inf, self.start).astype(self.start.dtype)
         return Base(start, self.order, self.factor, self)
 
@@ -107,7 +107,7 @@ class Base:
 class Scorer(ABC):
     """The scores of some users' histories."""
 
-    users_at_once: int  # most users of one call of `scores`
+    users_at_once: int  # largest number of users in a call of `scores`
     uses_blas = False
     ranker: "DeviceRanker | None" = None  # a device that holds the weights, and ranks by them
 
@@ -121,13 +121,13 @@ class Scorer(ABC):
     def scores(self, first: int, last: int, base: Array, selection: Selection | None = None) -> Rows | Array:
         """Return the scores of users first to last, added to `base`.
 
-        Either an array of users × items, which the caller may change; or the scores of those items alone for
-        which the history holds evidence, a weight other than 0. In an array, −∞ may take the place of scores
-        that are not selected.
+        The result is an array of users × items, which the caller may change; or sparse rows with the items
+        that the history has evidence for, a weight other than 0. In an array, −∞ may stand for scores that
+        will not be selected.
         """
 
     def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-        """Tell for users × k items whether the history holds evidence. Called where `scores` is an array.
+        """Return for users × k items whether the history has evidence. Called where `scores` is an array.
 
         By default any history is evidence for every item.
         """
@@ -177,7 +177,8 @@ class WeightScorer(Scorer):
         """Look for a weight other than 0."""
         rows = self.histories
         found = np.zeros(items.shape, bool)
-        if isinstance(self._weights, Rows):  # only for new items: `scores` tells of all others
+        # For sparse weights `scores` has told it, but for new items beside a low-rank part.
+        if isinstance(self._weights, Rows):
             for u in np.flatnonzero((items >= 0).any(axis=1)).tolist():
                 span = slice(int(rows.ptr[first + u]), int(rows.ptr[first + u + 1]))
                 some = self._weights.take(rows.items[span][self._values[span] != 0].astype(np.int64))
@@ -186,7 +187,7 @@ class WeightScorer(Scorer):
         B = self._weights.array
         user, place = np.nonzero(items >= 0)
         at = rows.ptr[first:last][user]
-        # One item of each history after the other, until one has a weight: nearly always the first.
+        # Look at the items of every history in turn until one has a weight; nearly always the first has.
         while len(user):
             left = at < rows.ptr[first + 1 : last + 1][user]
             user, place, at = user[left], place[left], at[left]
@@ -201,7 +202,7 @@ class WeightScorer(Scorer):
 
 
 class LowRankScorer(Scorer):
-    """Scores x·(B + λ·L), of which `low_rank` is the second part."""
+    """Scores x·(B + λ·L); `low_rank` is λ·L."""
 
     def __init__(self, histories: Rows, weights: WeightScorer, low_rank: "LowRank") -> None:
         low_rank.verify()
@@ -214,7 +215,7 @@ class LowRankScorer(Scorer):
         self.users_at_once = max(1, min(_MULTIPLIED_SCORES // len(self._V), 256))
 
     def scores(self, first: int, last: int, base: Array, selection: Selection | None = None) -> Array:
-        """Return base + x·B + V·h, without what an item adds to itself."""
+        """Return base + x·B + V·h, without the weight of an item for itself."""
         out = as_array(self._weights.scores(first, last, base), base)
         if selection is None:
             self._add_to_all(first, last, out)
@@ -246,13 +247,14 @@ class LowRankScorer(Scorer):
         kernels.add_low_rank(np.ascontiguousarray(h.T), self._V, np.zeros(len(h), out.dtype), out)
 
     def _add_to_best(self, first: int, last: int, out: Array, selection: Selection) -> None:
-        """Add V·h to the scores that may be selected, and to those of the history; the others get −∞."""
+        """Add V·h to scores that may be selected, and to items of the history; other scores become −∞."""
         from mrfrec.core.kernels import ranking as kernels
 
         V, low, h = self._V, self._low_rank, self._embedded(first, last)
         ptr, items = self.histories.ptr[first : last + 1], self.histories.items
-        about = h @ V.T  # quick, but its rounding depends on how many users there are
-        # Scores of items in the history still hold what the items add to themselves.
+        # A quick estimate: its rounding depends on the number of users.
+        about = h @ V.T
+        # The scores of items in the history still include their weight for themselves.
         about[np.repeat(np.arange(last - first), np.diff(ptr)), items[ptr[0] : ptr[-1]]] = -np.inf
         hide_ptr, hide_items, _ = for_kernels(selection.hidden, out.dtype)
         kernels.add_where_best(
@@ -263,7 +265,7 @@ class LowRankScorer(Scorer):
         )  # fmt: skip
 
     def _add_to_best_of_one(self, u: int, out: Array, selection: Selection) -> None:
-        """Add V·h to the same scores of user u, without a product of all vectors: quicker for one user."""
+        """Add V·h to the same scores of one user, without the product of all vectors."""
         from mrfrec.core.kernels import ranking as kernels
 
         V, low, k, m = self._V, self._low_rank, selection.k, len(out)
@@ -280,7 +282,7 @@ class LowRankScorer(Scorer):
         )  # fmt: skip
 
     def has_evidence(self, first: int, last: int, items: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-        """Take any history as evidence for every item that has users; new items need a weight."""
+        """Any history is evidence for every item that has users; new items need a weight."""
         known = super().has_evidence(first, last, items)
         new = known & (self._low_rank.left[items] == 0)
         if new.any():
@@ -291,14 +293,15 @@ class LowRankScorer(Scorer):
 def novelty_factors(
     popularity: npt.NDArray[np.int64], novelty: float, items: Any = slice(None)
 ) -> npt.NDArray[np.float64]:
-    """Return (p/p̄)^(−γ) of all or some items; p̄ = Σp²/Σp is the p, the users, of a typical interaction."""
+    """Return (p/p̄)^(−γ) per item, where p is its number of users and p̄ = Σp²/Σp."""
     p = popularity.astype(np.float64)
-    typical = p @ p / p.sum() if p.any() else 1.0  # all of the data may be dislikes
+    # Without likes, when all of the data is dislikes, p is 0.
+    typical = p @ p / p.sum() if p.any() else 1.0
     return np.asarray((np.maximum(p[items], 1.0) / typical) ** -novelty)
 
 
 def as_array(scored: Rows | Array, base: Array) -> Array:
-    """Return scores as users × items, those of other items being their base scores."""
+    """Return scores as users × items; items without a score of their own have their base score."""
     if not isinstance(scored, Rows):
         return scored
     out = np.tile(base, (len(scored), 1))
@@ -312,9 +315,9 @@ def items_of(rows: Rows, u: int) -> Array:
 
 
 def read_only(array: Array) -> Array:
-    """Return an array as kernels take what they only read: contiguous, and not to be written.
+    """Return a contiguous view that cannot be written, as kernels take what they only read.
 
-    Kernels are compiled for one kind of array, and those of a file cannot be written.
+    Kernels are compiled for one type of array, and arrays of a file cannot be written.
     """
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
@@ -322,7 +325,7 @@ def read_only(array: Array) -> Array:
 
 
 def for_kernels(rows: Rows, dtype: np.dtype[Any]) -> tuple[Array, ...]:
-    """Return the arrays as kernels take them; unsigned indices only change how the integers are read."""
+    """Return the arrays as kernels take them, with the indices read as unsigned integers."""
     unsigned = np.uint32 if rows.items.itemsize == 4 else np.uint64
     values = rows.values.astype(dtype, copy=False)
     return read_only(rows.ptr), read_only(rows.items).view(unsigned), read_only(values)

@@ -13,13 +13,13 @@ from mrfrec.models.recommender import Recommender
 
 
 class Linear(Recommender):
-    """A recommender by item-item weights. A subclass learns these in `_fit`, and returns `learned(…)`."""
+    """A recommender by item-item weights, which a subclass learns in `_fit` and returns as `learned(…)`."""
 
     dtype: Literal["float32", "float64"] = "float32"  # of weights and scores
     _weights_type: ClassVar[type[LinearWeights]] = LinearWeights
 
     def learned(self, weights: Any, base: Any = 0.0) -> LinearWeights:
-        """Return weights and base scores as what a fit has learned.
+        """Return weights and base scores as the result of `_fit`.
 
         Parameters
         ----------
@@ -35,7 +35,7 @@ class Linear(Recommender):
             kept: Rows | DenseRows = DenseRows(np.ascontiguousarray(weights, self.dtype))
         else:
             B = weights.tocsr().astype(self.dtype, copy=False)
-            if not B.has_canonical_format:  # such as a product: rows must ascend
+            if not B.has_canonical_format:  # The items of a row must ascend; a product of matrices may not.
                 B = B.copy()
                 B.sum_duplicates()
             kept = Rows.of(B)
@@ -55,7 +55,7 @@ class Linear(Recommender):
 
     @property
     def weights_(self) -> Any:
-        """B, m × m: B[j, i] is the weight of item j in the score of item i; a low-rank part is not in it.
+        """B, m × m: B[j, i] is the weight of item j in the score of item i, without the low-rank part.
 
         An ndarray (dense) or a `scipy.sparse.csr_array` (sparse).
         """

@@ -1,7 +1,7 @@
-"""Recommender, the base class of all models: fit, scores, and the methods that all models have.
+"""Recommender, the base class of all models: the methods that users call.
 
-Methods that answer questions call functions of `mrfrec.answers` with the fitted state, one value that a fit,
-a file or an update makes.
+Methods that answer questions call functions of `mrfrec.answers` with the fitted state, one frozen value that
+a fit, a file or an update makes.
 """
 
 import time
@@ -73,32 +73,32 @@ class _NoScoreError(MrfrecError, AttributeError):
 class Recommender(ABC):
     """Base class of all models.
 
-    A subclass implements `_fit`, which returns what was learned, and `_restore`, which reads that from a
-    file. The parameters of a model are those of its constructor, stored as attributes of the same names.
-    Changing one takes effect with the next `fit`; until then answers and `save` use `fitted_.parameters`.
+    A subclass implements `_fit`, which returns what was learned, and `_restore`, which reads it from a file.
+    A model keeps the parameters of its constructor as attributes of the same names. A changed parameter takes
+    effect with the next `fit`; until then answers and `save` use `fitted_.parameters`.
 
-    All that a fit, an update or a file gives a model is one value, `fitted_`, which is replaced as a whole:
-    several threads may ask a model, and each answer is of one fit, also while another thread fits it.
+    A fit, an update or a file replaces one value, `fitted_`, as a whole. Several threads may ask a model,
+    also while another thread fits it: an answer is always of one fit.
     """
 
-    machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit")  # they change no result
+    machine_parameters: ClassVar[tuple[str, ...]] = ("threads", "memory_limit")  # They change no result.
     threads: int | None = None
     memory_limit: int | None = None
     device: str = "cpu"
 
     _fitted: FittedState | None = None
-    _file_hashes: Mapping[Path, str] = MappingProxyType({})  # of the files it was loaded from or saved to
+    _file_hashes: Mapping[Path, str] = MappingProxyType({})  # by the name of a file that was read or written
     _frames: str | None = None
     _for_authors: ClassVar[frozenset[str]] = frozenset((
         "check_ready", "defaults", "learned", "machine_parameters", "planned_for", "score", "set_limits",
         "search_space", "uses_features",
     ))  # fmt: skip
 
-    # ── what a subclass implements: the first two, and of the others what differs from the defaults ───
+    # ── what a subclass implements: the abstract methods, and what differs from these defaults ────────
 
     # What `evaluation.tune` varies: (low, high), also with "log" or "times", or a list of values.
     search_space: ClassVar[Mapping[str, Range]] = {}
-    uses_features: ClassVar[bool] = False  # whether it learns from features of items
+    uses_features: ClassVar[bool] = False  # True: the model learns from features of items.
 
     @abstractmethod
     def _fit(self, data: "Interactions", context: FitContext) -> Learned:
@@ -187,18 +187,18 @@ class Recommender(ABC):
             True draws a bar. A function is called as `progress(stage, done, total)`, with the stage
             in words; the total may change.
         reuse
-            A dict, empty at first, in which fits on the same `Interactions` share intermediate results.
+            A dict, empty at first, through which fits on the same `Interactions` share intermediate results.
         validation
             Two matrices of validation users × items, shown and hidden, for models trained in epochs: the best
             epoch is kept. The users must not be in the training data.
         measured
             The `measured_` of an earlier fit of an `MRF`: keep these values, and measure nothing.
         item_features
-            A table of items and their features, in any form that `read_item_features` reads, or what that
-            returns: an `MRF` then also knows items that nobody has used.
+            A table of items and their features, in any form that `read_item_features` reads, or its result.
+            An `MRF` then also knows items that nobody has used.
         items
-            A table of items whose columns filters can use, in any form that `read_item_table` reads, or what
-            that returns. By default the one that gave the data its titles, or that of `item_features`.
+            A table of items whose columns filters can use, in any form that `read_item_table` reads, or its
+            result. By default the table that gave the data its titles, or the table of `item_features`.
         """
         if y is not None:
             advice = "A model learns from the data alone; values, such as ratings, are part of it."
@@ -214,10 +214,10 @@ class Recommender(ABC):
         return self
 
     def set_items(self, items: object) -> Self:
-        """Replace the table of items without a fit: `catalogue.table`, whose columns filters can use.
+        """Replace the item table, `catalogue.table`, without a fit.
 
-        Nothing else changes, but that items without a title get that of the table. Items that the model does
-        not know are passed over. Save the model afterwards.
+        Items without a title take the one in the table; nothing else changes. Items that the model does not
+        know are left out. Save the model afterwards.
 
         Parameters
         ----------
@@ -234,7 +234,7 @@ class Recommender(ABC):
     def scores(self, X_history: object, *, times: object = None) -> npt.NDArray[Any]:
         """Return the score of every item for each row of histories, users × items.
 
-        `times` are those of the stored entries, in microseconds; they matter to a model that knows of time.
+        `times` are the times of the stored entries, in microseconds, for a model that weights by time.
         """
         fitted, runtime = self.fitted_, Runtime.of(self)
         learned = fitted.learned
@@ -256,11 +256,11 @@ class Recommender(ABC):
         *,
         times: object = None,
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
-        """Return the k best items of each row of histories and their scores, best first, by position.
+        """Return the indices of the k best items of each history and their scores, best first.
 
-        Two arrays of users × k. Where a user has fewer than k items left to be recommended, the places at the
-        end hold item −1 with score −∞. Of equal scores, the item with the lower index comes first, or the
-        more popular one. `times` are those of `scores`.
+        Two arrays of users × k. Where fewer than k items are left for a user, the list ends with item −1 and
+        score −∞. Of items with equal scores, the one with the lower index comes first, or the more popular
+        one. `times` are as in `scores`.
         """
         fitted = self.fitted_
         histories = timed_rows(X_history, fitted, times)
@@ -276,7 +276,7 @@ class Recommender(ABC):
 
     @property
     def score(self) -> NoReturn:
-        """Refused: there is no score of a model without items to hide and a metric; see `evaluation`."""
+        """Refuse: a score needs hidden items and a metric; see `mrfrec.evaluation`."""
         raise _NoScoreError(
             f"{type(self).__name__} has no score for scikit-learn's searches and cross-validation: they hide "
             "no items of a history. Use mrfrec.evaluation: tune for parameters, evaluate or compare "
@@ -296,7 +296,7 @@ class Recommender(ABC):
 
     @property
     def fitted_(self) -> FittedState:
-        """The fitted state, a value that never changes. All attributes that end with _ are read from it."""
+        """The fitted state, a frozen value, which all attributes that end with _ are read from."""
         if self._fitted is None:
             raise NotFittedError(
                 f"this {type(self).__name__} is not fitted: call fit first, or load a model."
@@ -331,22 +331,22 @@ class Recommender(ABC):
 
     @property
     def explains(self) -> bool:
-        """Whether a score is a sum over the items of a history, so that `explain` can tell its parts."""
+        """Whether a score is a sum over the items of a history, which `explain` needs."""
         return self.fitted_.learned.explains
 
     @property
     def notes_(self) -> dict[str, Any]:
-        """The notes that a loaded model was saved with."""
+        """The notes that the model was saved with."""
         return dict(self.fitted_.notes)
 
     @property
     def reading_(self) -> dict[str, Any]:
-        """The parameters of `read_interactions` with which to read more events, where not the defaults."""
+        """The options of `read_interactions` that the data was read with; later data needs the same."""
         return dict(self.fitted_.rules)
 
     @property
     def batches_(self) -> tuple[str, ...]:
-        """The ids of the batches the model was fitted on, in the order of their arrival."""
+        """The names of the batches the model was fitted on, in the order of their arrival."""
         return self.fitted_.batches
 
     @property
@@ -379,10 +379,10 @@ class Recommender(ABC):
 
     @property
     def frames(self) -> str | None:
-        """Data frame library of all tables: "polars", "pandas" or "pyarrow"; it may be set, and is not saved.
+        """Data frame library of all tables: "polars", "pandas" or "pyarrow". It can be set, and is not saved.
 
-        None, the default, is the library of the data frame with the users or histories, else of the one that
-        was fitted on, which a file keeps, else polars.
+        None, the default, takes the library of the data frame with the users or histories, or else of the
+        training data, or else polars.
         """
         return self._frames
 
@@ -398,7 +398,7 @@ class Recommender(ABC):
         library: str | None = None,
         **types: str,
     ) -> "Frame":
-        """Return batches of columns as a data frame, by default of the given library; see `frames`."""
+        """Return batches of columns as a data frame; see `frames` for its library."""
         chosen = self._frames or library or fitted.library
         return frame(batches, names, {**fitted.column_types, **types}, chosen)
 
@@ -501,8 +501,8 @@ class Recommender(ABC):
     def similar_items(self, item: Id | Iterable[Id], k: int = 10) -> "Frame":
         """Return the items that go with an item most strongly: a table of item, title, score and rank.
 
-        For several items the table has the k nearest of each, and a first column `similar_to` with the item
-        itself. If fewer than k items go with an item, there are fewer rows, with a warning.
+        For several items, a first column `similar_to` names the item. If fewer than k items go with an item,
+        there are fewer rows, with a warning.
         """
         fitted = self.fitted_
         batches, names = tables.similar_tables(fitted, item, k)
@@ -515,10 +515,10 @@ class Recommender(ABC):
         """
         fitted = self.fitted_
         of = fitted.catalogue
-        place = of.index_of(item)
-        items, strengths = ranking.nearest(fitted, place, check_count("k", k))
+        index = of.index_of(item)
+        items, strengths = ranking.nearest(fitted, index, check_count("k", k))
         names = [of.name(i) for i in items.tolist()]
-        title = f"Goes with {name_with_id(item, of.short_title(place))}"
+        title = f"Goes with {name_with_id(item, of.short_title(index))}"
         return figures.plot_bars(title, "strength", names, strengths.tolist())
 
     def similar_items_to(
@@ -532,10 +532,10 @@ class Recommender(ABC):
         columns: Mapping[str, str] | None = None,
         progress: "Progress | bool | None" = None,
     ) -> int:
-        """Write the k nearest of items to a file or a table of a database; returns the number of rows.
+        """Write the k nearest items of all or some items to a file or database; returns the number of rows.
 
-        The columns are those of `similar_items` of several items, here all items if None; an item that is
-        named several times counts once. The other parameters are those of `recommend_to`; the primary key is
+        The rows are the ones of `similar_items` for several items, here all items if None. An item that is
+        named several times counts once. The other parameters are as in `recommend_to`; the primary key is
         similar_to and rank.
         """
         target: WriteOptions = {"form": form, "table": table, "columns": columns}
@@ -558,9 +558,9 @@ class Recommender(ABC):
         """Return what a history adds to the score of one item, the largest contribution first.
 
         A table of item, title, value, weight and contribution. The contributions sum to the score that
-        `recommend` gives. A base score other than 0 is the last row, without an item; a `boost`, as that of
-        `recommend`, has a further one. A model with features has a further column `both`: the features that
-        the items have in common, where they carry the weight.
+        `recommend` gives. A base score other than 0 is the last row, without an item; a `boost`, as in
+        `recommend`, has a row of its own. With features there is a column `both`: the features that the items
+        have in common, where they carry the weight.
         """
         fitted = self.fitted_
         parts = recommending.explanation(
@@ -572,8 +572,8 @@ class Recommender(ABC):
     def history(self, users: Id | Iterable[Id]) -> "Frame":
         """Return what training users have: a table of user, item and title, in the order of the times.
 
-        It also has the value of each item, unless all are 1, and the time, where it is known. The model must
-        have the histories: a loaded one those it was saved with (`include_histories=True`).
+        There is a column of values unless all are 1, and a column of times where they are known. A model that
+        was loaded must have been saved with `include_histories=True`.
 
         Parameters
         ----------
@@ -609,8 +609,8 @@ class Recommender(ABC):
     ) -> None:
         """Write the model to one file; `mrfrec.load` reads it back. The file appears when it is whole.
 
-        A file that this model was loaded from or saved to is replaced only if it is still the same: otherwise
-        the work of another process would be lost. `mrfrec.locked` keeps others from changing it meanwhile.
+        A file that this model was loaded from or saved to is replaced only if no other process has changed
+        it since. `mrfrec.locked` keeps other processes from changing it meanwhile.
 
         Parameters
         ----------
@@ -622,14 +622,15 @@ class Recommender(ABC):
             A mapping that JSON can hold: `notes_` of the loaded model.
         mode
             Who may read and write the file, such as 0o640. By default a file that is replaced keeps its mode,
-            and a new one gets the usual one; a file that has histories for the first time gets 0o600.
+            a new file gets the usual mode, and a file that has histories for the first time gets 0o600.
         replace_changed
             Also replace a file that another process has written since.
         """
         names, fitted = files.names_of(path), self.fitted_
         known = {self._file_hashes[name] for name in names if name in self._file_hashes}
         file_hashes = None if check_flag("replace_changed", replace_changed) or not known else known
-        if len(fitted.erasures):  # noted before the model is there, which may be killed in between
+        # The erasures are written first: the process may be killed before the model is there.
+        if len(fitted.erasures):
             if file_hashes:
                 check_unchanged(path, file_hashes)
             write_erasures(path, fitted.erasures)
@@ -674,33 +675,33 @@ class Recommender(ABC):
     ) -> Self:
         """Add a batch of events to the training data, and fit again with the same parameters.
 
-        Gives the same model, to the bit, as a fit with these parameters on all events at once; values that
-        the first fit has measured are among them. A loaded model must have been saved
-        with `include_histories=True`. Data that was read with `max_history`, `min_users` or
-        `min_items`, or with values and `window`, may take no more events: see docs/how-to/update.md.
+        The result is the same model, to the bit, as a fit on all events at once with these parameters and the
+        values that the first fit has measured. A loaded model must have been saved with
+        `include_histories=True`. Data that was read with `max_history`, `min_users` or `min_items`, or with
+        values and `window`, takes no more events: see docs/how-to/update.md.
 
         Parameters
         ----------
         new_events
-            Anything `read_interactions` reads, which is read as the first data was (see `reading_`); or
+            Anything `read_interactions` reads, with the options of the first data (see `reading_`), or
             `Interactions`. Users and items may be new.
         batch
             Name of the batch, such as "2026-11-16". A batch that was added before is refused. By default a
             hash of its ids, pairs, values and times.
         again
-            Add the batch even if one of that name was added before, or pairs of it whose values add up.
+            Add the batch even if a batch of this name, or pairs whose values add up, were added before.
         measure_again
-            Measure the values anew that are "auto".
+            Measure again the values that are "auto".
         item_features
-            A table of features in place of the one of the fit, which is kept otherwise; items of that one
-            which nobody has used are forgotten.
+            A table of features that replaces the one of the fit; items that were only in the old table are
+            forgotten. By default the old table is kept.
         progress
             As in `fit`.
         user, item, value, title, event, time, items, on_bad, missing_time, separator, columns, query, \
         input_format
             Where things are in `new_events`, as for `read_interactions`.
         rules
-            The other parameters of `read_interactions` are refused: they are those of the first data.
+            Other options of `read_interactions` are refused: the first data has decided them.
         """
         given = locals()
         reading = {name: given[name] for name in _PLACES if given[name] is not None} | rules
@@ -716,21 +717,21 @@ class Recommender(ABC):
     def forget(self, users: object = (), *, progress: "Progress | bool | None" = None) -> Self:
         """Remove users and all that is known of them, and fit again with the same parameters.
 
-        Gives the same model as a fit on the events of the other users, without items that only the removed
-        users had. Save the model afterwards: earlier copies still hold the users, also the hidden ones that a
-        killed nightly run left beside the file (.shop.mrf.nightly; `mrfrec forget` removes them). A warning
-        counts users who are not in the data.
+        The result is the same model as a fit on the events of the remaining users, without items that only
+        the removed users had. Save the model afterwards: earlier copies still hold the users, also the hidden
+        copies that a killed nightly run left beside the file (.shop.mrf.nightly; `mrfrec forget` removes
+        them). A warning counts users who are not in the data.
 
-        A salted hash of each id is kept with the day, in the model and in the file `NAME.erased` beside it:
-        `update` and nightly jobs leave out rows of these people up to that day, and rows of theirs without a
-        time. The hashes are personal data: docs/how-to/erase-a-person.md.
+        The model and the file `NAME.erased` beside it keep a salted hash of every removed id, with the day.
+        `update` and nightly jobs leave out rows of these users up to this day, and their rows without a time.
+        The hashes are personal data: docs/how-to/erase-a-person.md.
 
         Parameters
         ----------
         users
-            Ids of users: one, or several in any iterable. None of them by default: only what people did who
-            were forgotten in a later version of the file is removed, after an older one was restored. Or the
-            `erasures` of another fitted state.
+            Ids of users, one or several in any iterable, or the `erasures` of another fitted state. By
+            default only users are removed who were forgotten in a later version of the file, which an older
+            version has replaced.
         progress
             As in `fit`.
         """
@@ -745,7 +746,7 @@ class Recommender(ABC):
 
 
 def restored(kind: type[Recommender], facts: Mapping[str, Any], arrays: "StoredArrays") -> Recommender:
-    """Return the model of a file; raise a KeyError, TypeError or ValueError for parts that do not fit."""
+    """Return the model in a file; raise a KeyError, TypeError or ValueError for parts that do not fit."""
     known = kind.defaults().keys() - {*kind.machine_parameters}
     if wrong := [name for name in facts["parameters"] if name not in known]:
         raise KeyError(*wrong)

@@ -1,4 +1,4 @@
-"""Answers of a model as plain data, for the API and the page. Ids that a model does not know are reported."""
+"""Answers of a model as plain data, for the API and the page, with the ids that the model does not know."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,11 +25,11 @@ from mrfrec.models.recommender import Recommender
 
 Row = dict[str, Any]
 History = Mapping[Id, float | np.datetime64 | None]
-"""The items of a history, each with a value or a time; None for all of them if they are oldest first."""
+"""The items of a history with a value or a time; None for all of them if they are in order, oldest first."""
 
 
 class Answered(NamedTuple):
-    """Recommended items, best first; the unknown ids of the history; whether the model knows any of it."""
+    """Recommended items, best first; the unknown ids of the history; whether it has a known item."""
 
     items: list[Row]
     unknown: list[Id]
@@ -39,11 +39,7 @@ class Answered(NamedTuple):
 def recommend(
     model: Recommender, histories: Sequence[History], question: Question
 ) -> tuple[list[Answered], list[Id]]:
-    """Recommend to each history.
-
-    Returns the answers, and the unknown ids of `allow`, `exclude` and `boost`: once, since all answers share
-    them.
-    """
+    """Return recommendations to the histories, and the unknown ids of `allow`, `exclude` and `boost`."""
     people = people_of(model.fitted_, history=list(histories), any_type=True)
     missing = {*_ids(people.unknown)}
     unknown = [[item for item in history if item in missing] for history in histories]
@@ -51,7 +47,7 @@ def recommend(
 
 
 def recommend_to_user(model: Recommender, user: Id, question: Question) -> tuple[list[Answered], list[Id]]:
-    """Recommend to a user, by the history of training; returns what `recommend` does."""
+    """Return what `recommend` does, for a training user."""
     return _answers(model, people_of(model.fitted_, [user], any_type=True), question, [[]])
 
 
@@ -128,9 +124,9 @@ def explain(
     novelty: float | None,
     boost: Boost = None,
 ) -> Row | None:
-    """Return the contribution of each item of a history, or of a user's, to the score of an item.
+    """Return the contributions of the items of a history, or of a user, to the score of an item.
 
-    Returns None for an unknown item. To the score of an unknown user, only the popularity of the item adds.
+    None for an unknown item. The score of an unknown user is the base score.
     """
     fitted, catalogue = model.fitted_, model.catalogue
     target = find_ids([item], catalogue.items, "item", "item", any_type=True)[0]
