@@ -52,7 +52,7 @@ PAIRS = pl.DataFrame({"user": ["u", "u", "v"], "item": ["a", "b", "a"]})
         (lambda _: settings(keys=-1), "^keys must be the name of a file or folder, or None; got -1"),
         (lambda _: datasets.load(ARRAY), "^name must be one of debian"),
         (lambda _: read_interactions(PAIRS, input_format=ARRAY), '^input_format must be "csv", .* or None'),
-        (lambda _: read_interactions(PAIRS, items=5), "^items must be a path, .*; got int"),
+        (lambda _: read_interactions(PAIRS, items=5), "^the table of items must be a path, .*; got int"),
         (lambda _: mrfrec.read_item_features(PAIRS, columns=ARRAY), "^columns must be a list of columns"),
         (lambda _: mrfrec.read_item_table(5), "^the table of items must be a path, .*; got int"),
         (lambda split: split.training.filtered(min_items=TEXT), "^min_items must be a whole number"),

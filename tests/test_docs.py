@@ -226,7 +226,7 @@ def test_page_of_the_mrf_has_every_parameter_and_its_default() -> None:
     page = (ROOT / "docs" / "reference" / "mrf.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` \| `(.+?)` \|", page, flags=re.MULTILINE))
     told = {name: ast.literal_eval(default) for name, default in rows.items()}
-    assert told == mrfrec.MRF.__init__.__kwdefaults__
+    assert told == mrfrec.MRF.defaults()
 
 
 def test_page_about_reading_has_every_option_and_every_name_of_a_column() -> None:
