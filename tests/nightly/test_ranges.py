@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
 
@@ -74,7 +74,8 @@ def test_events_that_the_source_has_no_longer_are_a_reason_until_that_is_accepte
     last = nightly.run(job)
     assert (last["missed"], last["reasons"]) == (gap, [why])
     assert why in (tmp_path / "shop.report.html").read_text().replace("&#x27;", "'")
-    assert nightly.run(job, accept=True)["reasons"] == ["no new events", why]
+    assert nightly.run(job, accept=True)["missed"] == gap
+    assert nightly.run(job, accept_missed=True)["reasons"] == ["no new events", why]
     assert nightly.run(job)["reasons"] == ["no new events"]
 
 
@@ -88,10 +89,56 @@ def test_a_day_that_was_not_read_is_a_reason_until_the_job_runs_for_it(tmp_path:
     assert "of 2026-11-11 and 2026-11-12: run the job for each of these days" in late["reasons"][0]
     assert nightly.run(job, day="2026-11-15")["missed"] == late["missed"]
     assert nightly.run(job, day="2026-11-12")["missed"] == ["2026-11-12"]
-    assert nightly.run(job, day="2026-11-15", accept=True)["missed"] == []
-    assert nightly.run(job, day="2026-11-15")["reasons"] == []
+    accepted = nightly.run(job, day="2026-11-15", accept=True, accept_missed=True)
+    assert (accepted["missed"], accepted["accepted"]) == ([], ["2026-11-12"])
+    again = ["the batch 2026-11-14 is in the model already: its events are not added again"]
+    assert nightly.run(job, day="2026-11-15")["reasons"] == again
     shutil.copy(tmp_path / "2026-11-14.csv", tmp_path / "2026-11-16.csv")
     assert nightly.run(job, day="2026-11-17")["missed"] == ["2026-11-15"]
+
+
+def test_days_lost_before_a_roll_back_are_named_until_they_are_accepted_by_name(tmp_path: Path) -> None:
+    job = write_job(
+        tmp_path, (UPDATE[0], 'data = "{yesterday}.csv"\nmode = "update"'), LOOSE, ("keep = 2", "keep = 7")
+    )
+    for day in range(7):
+        on_day(day).write_csv(tmp_path / f"2026-11-1{day}.csv")
+    nightly.run(job, day="2026-11-11")
+    nightly.run(job, day="2026-11-13", accept_missed=True)
+    os.utime(tmp_path / "shop.mrf", (1e9, 1e9))
+    assert nightly.run(job, day="2026-11-15")["missed"] == ["2026-11-13"]
+    nightly.run(job, day="2026-11-16", accept=True)
+    rolled = nightly.run(job, earlier=tmp_path / "shop.20010909T014640.000000Z.mrf")
+    assert (rolled["missed"], rolled["accepted"]) == ([], ["2026-11-11"])
+    late = nightly.run(job, day="2026-11-17")
+    assert (late["missed"], late["accepted"]) == (["2026-11-13", "2026-11-14", "2026-11-15"], ["2026-11-11"])
+
+
+def test_date_after_tomorrow_is_refused(tmp_path: Path) -> None:
+    job = write_job(tmp_path)
+    tomorrow = datetime.now(UTC).date() + timedelta(days=1)
+    nightly.read_job(job, str(tomorrow))
+    with pytest.raises(ParameterError, match=r"date must be at most tomorrow \(UTC\)"):
+        nightly.read_job(job, str(tomorrow + timedelta(days=1)))
+
+
+def test_event_ahead_of_the_clock_hides_no_events_that_come_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = write_job(tmp_path, (SINCE[0], f'{SINCE[1]}\noverlap = "1h"'), LOOSE)
+    now = int(datetime.now(UTC).timestamp())
+    ahead = pl.DataFrame([("u1", "i39", now + 20 * 3600)], schema=on_day(0).schema, orient="row")
+    first = pl.concat([on_day(0), ahead])
+    first.write_parquet(tmp_path / "events.parquet")
+    nightly.run(job)
+    noted = datetime.fromisoformat(mrfrec.load(tmp_path / "shop.mrf").notes_["read_at"])
+    came = pl.DataFrame([("u2", "i38", now + 3600)], schema=first.schema, orient="row")
+    pl.concat([first, came]).write_parquet(tmp_path / "events.parquet")
+    monkeypatch.setattr("mrfrec.nightly.job.time.time_ns", lambda: (now + DAY) * 10**9)
+    record = nightly.run(job)
+    assert record["since"] == f"{noted - timedelta(hours=1):%Y-%m-%d %H:%M:%S}Z"
+    data = mrfrec.load(tmp_path / "shop.mrf").fitted_.data_for("a test")
+    assert len(data) == len(read_interactions(pl.concat([first, came])))
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,10 @@ class NightlyOptions(Options):
     accept: Annotated[bool, USUAL] = Field(
         False, description="Publish even if the guard refuses; compare later runs with this one."
     )
+    accept_missed: Annotated[bool, USUAL] = Field(
+        False,
+        description="In mode update: name no longer the days or times that no night has read up to now.",
+    )
     date: Annotated[str | None, Shell(value="DAY", usual=True)] = Field(
         None, description="Date to put in place of {date} in the job.  [default: today, UTC]"
     )
@@ -118,7 +122,14 @@ def nightly(own: NightlyOptions) -> None:
         return
     with progress_bar() as progress:
         shown = progress if own.log == "lines" else None
-        run(checked, accept=own.accept, wait=own.wait, earlier=own.source, progress=shown)
+        run(
+            checked,
+            accept=own.accept,
+            accept_missed=own.accept_missed,
+            wait=own.wait,
+            earlier=own.source,
+            progress=shown,
+        )
 
 
 def serve(own: ServeOptions, limits: ServedSettings) -> None:

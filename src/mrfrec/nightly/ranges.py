@@ -31,6 +31,8 @@ def day_of(text: str | None) -> date:
         _ = day - timedelta(days=1)
     except (TypeError, ValueError, OverflowError):
         raise ParameterError("date", "a date such as 2026-11-16", text) from None
+    if day > datetime.now(UTC).date() + timedelta(days=1):
+        raise ParameterError("date", "at most tomorrow (UTC)", text, "Its events are still to come.")
     return day
 
 
@@ -87,15 +89,16 @@ def check_range(source: Mapping[str, Any], options: ReadingOptions) -> None:
     duration("source.overlap", overlap or _OVERLAP)
 
 
-def since_of(data: Interactions, overlap: str | None, clock: int) -> str:
+def since_of(data: Interactions, overlap: str | None, read: int) -> str:
     """Return what {since} stands for: the latest time of the published events, minus the overlap.
 
-    `clock` is the time of the machine, in microseconds since 1970: events after it do not move the range.
+    `read` is when the source was read, in microseconds since 1970: an event with a later time does not move
+    the range, since events before it were still to come.
     """
     times = times_of(data)
     if times is None:
         return BEGINNING
-    start = min(int(times.max()), clock) - duration("overlap", overlap or _OVERLAP)
+    start = min(int(times.max()), read) - duration("overlap", overlap or _OVERLAP)
     return f"{datetime.fromtimestamp(max(start, 0) // 1_000_000, UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
@@ -117,14 +120,14 @@ def gap_between(old: Interactions, new: Interactions) -> list[str]:
 
 
 def days_without(batch_before: Callable[[int], str], batches: Collection[str]) -> list[str]:
-    """Return the names of the batches between the last one in the model and tonight's, oldest first.
+    """Return the batches that the model lacks between the first one it has and tonight's, oldest first.
 
     `batch_before` returns the name of the batch a number of days ago. If the model has none of the last 400
     batches, this job has not fitted it, and nothing is missing.
     """
     names = [batch_before(days) for days in range(1, _LONGEST_GAP)]
-    last = next((index for index, name in enumerate(names) if name in batches), 0)
-    return names[:last][::-1]
+    first = max((index for index, name in enumerate(names) if name in batches), default=0)
+    return [name for name in names[:first] if name not in batches][::-1]
 
 
 def times_of(data: Interactions) -> Times | None:

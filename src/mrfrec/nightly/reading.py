@@ -1,7 +1,9 @@
 """Read what a night learns from: the events of its source and, in mode "update", of the published model."""
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from mrfrec.checks import counted, in_words
@@ -32,23 +34,29 @@ def read_data(night: Night, published: Recommender | None, erased: Erasures) -> 
     if night.job.source.mode == "update" and published is not None:
         old = without_erased(published.fitted_.data_for("mode = update"), erased)
     if old is not None and night.job.reads_since:
-        _set_since(night, old)
+        _set_since(night, old, published)
     new = _new_events(night, old, erased)
     _check_ids(night, published, new, is_batch=old is not None)
     _check_columns(night, published, new, is_batch=old is not None)
     if night.job.source.mode == "update":
         batches = () if published is None else published.batches_
         data = _updated(night, old, new, batches)
-        _note_missed(night, old, new, (*batches, *origin_of_data(data).batches))
+        _note_missed(night, published, old, new, (*batches, *origin_of_data(data).batches))
     else:
         assert new is not None
         data = new
     return _with_items(night, data)
 
 
-def _set_since(night: Night, old: Interactions) -> None:
+def _set_since(night: Night, old: Interactions, published: Recommender | None) -> None:
     """Put a time in place of {since} in the job."""
-    since = since_of(old, night.job.source.overlap, latest_time() - DAY)
+    read = latest_time() - DAY
+    # A model that a command has rewritten since has no notes.
+    for text in ({} if published is None else published.notes_).get("read_at"), night.last.get("read_at"):
+        with suppress(ValueError):
+            read = min(read, int(datetime.fromisoformat(str(text)).timestamp() * 1e6))
+            break
+    since = since_of(old, night.job.source.overlap, read)
     night.job = night.job.since(since)
     night.record["since"] = since
     _log.info("reading the events since %s", since)
@@ -117,7 +125,9 @@ def _updated(
     if old is None:
         data = new
     elif name in batches:
-        _log.info("the batch %s was added before", name)
+        reason = f"the batch {name} is in the model already: its events are not added again"
+        night.record["reasons"].append(reason)
+        _log.warning(reason)
         return old if new.table is None else old.with_table(new.table)
     else:
         data = add(old, new)
@@ -159,19 +169,29 @@ def _without_news(night: Night, old: Interactions, new: Interactions | None) -> 
 
 
 def _note_missed(
-    night: Night, old: Interactions | None, new: Interactions | None, batches: tuple[str, ...]
+    night: Night,
+    published: Recommender | None,
+    old: Interactions | None,
+    new: Interactions | None,
+    batches: tuple[str, ...],
 ) -> None:
-    """Record which events no night has read, until a night reads them or a run is accepted."""
+    """Record which events no night has read, until a night reads them or a run accepts that (accept_missed).
+
+    What was accepted is also in the notes of the model, for a roll-back to it.
+    """
     if night.job.reads_since:
         missed = gap_between(old, new) if old is not None and new is not None else []
         advice = "roll back to the model before that"
     else:
         missed = days_without(night.job.batch_before, batches)
         advice = "run the job for each of these days (--date)"
-    missed = [one for one in dict.fromkeys([*night.last.get("missed", []), *missed]) if one not in batches]
-    night.record["missed"] = [] if night.accept else missed
+    missed = sorted({*night.last.get("missed", []), *missed} - {*batches, *night.accepted_by(published)})
+    accepted = missed if night.accept_missed else []
+    night.record["accepted"] = sorted({*night.accepted_by(published), *accepted})
+    night.record["missed"] = [] if night.accept_missed else missed
     if missed:
-        reason = f"no night has read the events of {in_words(missed)}: {advice}, or accept that (--accept)"
+        accept = "or accept that (--accept-missed)"
+        reason = f"no night has read the events of {in_words(missed)}: {advice}, {accept}"
         night.record["reasons"].append(reason)
         _log.warning(reason)
 

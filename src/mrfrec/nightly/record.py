@@ -13,6 +13,7 @@ from typing import Any
 from mrfrec import __version__
 from mrfrec.core.engine import Progress
 from mrfrec.errors import MrfrecWarning, RefusedError
+from mrfrec.models.recommender import Recommender
 from mrfrec.nightly.job import Job
 from mrfrec.nightly.report import RunHistory
 
@@ -22,10 +23,11 @@ _log = logging.getLogger("mrfrec.nightly")
 class Night:
     """A run of a job. Its `record` is what the report will say about it."""
 
-    def __init__(self, job: Job, accept: bool, progress: Progress | None) -> None:
+    def __init__(self, job: Job, accept: bool, accept_missed: bool, progress: Progress | None) -> None:
         self.job = job
         self.history = RunHistory(job)
         self.accept = accept
+        self.accept_missed = accept_missed
         self.progress = progress
         self.record: dict[str, Any] = {
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -34,11 +36,17 @@ class Night:
             "seconds": {},
             "mrfrec": __version__,
         }
+        self.record["read_at"] = self.record["started"]
 
     @property
     def last(self) -> dict[str, Any]:
         """The record of the last published run; empty before the first one."""
         return self.history.last_published or {}
+
+    def accepted_by(self, published: Recommender | None) -> list[str]:
+        """Return the missed days and times that were accepted, by the last run or by that of a model."""
+        noted = {} if published is None else published.notes_
+        return sorted({*self.last.get("accepted", []), *noted.get("accepted", [])})
 
     @contextmanager
     def recorded(self) -> Iterator[None]:

@@ -70,7 +70,10 @@ class RunHistory:
                 # Raise now, and not after a fit, if a new run cannot be shown beside these or compared.
                 _page(self._title, [*self.runs, *self.runs[-1:]])
                 _ = [1 / run[name] for run in self.recent for name in ("users", "items", "pairs")]
-                _ = [(dict(run.get("ids", {})), list(run.get("missed", []))) for run in self.recent]
+                _ = [
+                    (dict(run.get("ids", {})), {*run.get("missed", []), *run.get("accepted", [])})
+                    for run in self.recent
+                ]
                 _ = [dict(run.get("columns", {})) for run in self.recent]
                 _ = [1 / min(run["rows"].values()) for run in self.recent if run.get("rows")]
                 samples = [run["sample"] for run in self.recent if "sample" in run]

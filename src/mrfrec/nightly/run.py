@@ -45,6 +45,8 @@ from mrfrec.nightly.record import Night
 _log = logging.getLogger("mrfrec.nightly")
 # Names of the results of an evaluation, in the record of a run and in the notes of a model.
 _RESULTS = ("metric", "value", "error", "asked")
+# What the notes of a model keep of the record of its run, for a roll-back to it.
+_NOTED = ("started", "read_at", "missed", "accepted", *_RESULTS)
 
 
 def run(
@@ -52,6 +54,7 @@ def run(
     *,
     day: str | None = None,
     accept: bool = False,
+    accept_missed: bool = False,
     wait: float = WAIT,
     earlier: "str | PathLike[str] | None" = None,
     progress: "Progress | None" = None,
@@ -66,6 +69,8 @@ def run(
         What {date} stands for in the job, such as "2026-11-16"; today (UTC) by default.
     accept
         Publish even if the guard refuses. Later runs are compared with this one.
+    accept_missed
+        In mode "update": from now on, name no days or times that no night has read up to now.
     wait
         Seconds to wait for another process that rewrites the model file, such as `mrfrec forget`. If another
         run of the job is at work, the run fails at once.
@@ -83,12 +88,13 @@ def run(
         Another run of the job is at work, or another process is still rewriting the model after `wait`.
     """
     check_flag("accept", accept)
+    check_flag("accept_missed", accept_missed)
     job = job if isinstance(job, Job) else read_job(job, day)
     wait = check_nonnegative("wait", wait)
     lock = beside(target_of(job.publish.model), "nightly.lock")
     with holding(lock, "another run of this job is at work. Wait for its end."):
         try:
-            night = Night(job, accept, progress)
+            night = Night(job, accept, accept_missed, progress)
             with night.recorded(), locked(job.publish.model, wait=wait):
                 if earlier:
                     _roll_back(night, file_path(earlier))
@@ -125,7 +131,7 @@ def _work(night: Night) -> None:
     del before
 
     def write(path: Path) -> str:
-        results = {name: night.record[name] for name in ("started", *_RESULTS) if name in night.record}
+        results = {name: night.record[name] for name in _NOTED if name in night.record}
         notes = {**results, "fit_seconds": night.record["seconds"]["fit"]}
         mode = job.publish.permissions or (0o600 if job.publish.histories else None)
         return files.save(model.fitted_, path, job.publish.histories, notes, mode, None)
@@ -258,7 +264,9 @@ def _roll_back(night: Night, earlier: Path) -> None:
     night.record["columns"] = dict(fitted.columns)
     if model.fitted_.has_histories:
         night.record["sample"] = sample_of(model.fitted_.data_for("roll back"))
-    night.record["missed"] = night.last.get("missed", [])
+    night.record["missed"] = fitted.notes.get("missed", [])
+    night.record["accepted"] = night.accepted_by(model)
+    night.record["read_at"] = fitted.notes.get("read_at")
     night.record["reasons"].append(said)
 
     def write(path: Path) -> str:
