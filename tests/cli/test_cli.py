@@ -326,7 +326,7 @@ def test_info_tells_the_facts_for_people_and_for_programs(shop: Path, tmp_path: 
     assert re.search(r"^notes\.days +2 entries, which --format json shows$", table.out, re.MULTILINE)
     assert re.search(r"^data\.users +60$", table.out, re.MULTILINE)
     assert re.search(r"^histories +True$", table.out, re.MULTILINE)
-    assert re.search(r"^file\.format_version +2$", table.out, re.MULTILINE)
+    assert re.search(r"^file\.format_version +3$", table.out, re.MULTILINE)
     assert (table.err, facts.err) == ("", "")
 
 

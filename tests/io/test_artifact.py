@@ -178,7 +178,7 @@ def test_the_facts_tell_where_a_model_comes_from(fitted: Models, path: Path) -> 
     }  # fmt: skip
     assert (facts["parameters"]["sparsity"], facts["model"], facts["histories"]) == (0.4, "MRF", True)
     assert facts["written_by"] == mrfrec.__version__
-    assert facts["file"] == {"format_version": 2, "bytes": path.stat().st_size}
+    assert facts["file"] == {"format_version": 3, "bytes": path.stat().st_size}
     assert facts["arrays"]["popularity"] == f"int64 [{ITEMS}]"
 
 
@@ -319,14 +319,14 @@ def test_foreign_files_are_refused_by_what_they_are(tmp_path: Path) -> None:
         refuse("s.mrf", "no model file")
 
 
-@pytest.mark.parametrize("version", [1, 3, "2x"])
+@pytest.mark.parametrize("version", [2, 4, "3x"])
 def test_files_of_another_format_are_refused_by_its_number(
     version: Any, fitted: Models, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(artifact, "FORMAT_VERSION", version)
     fitted["dense"].save(path)
     monkeypatch.undo()
-    message = rf"by another version of mrfrec, in the format {version}, where .* 2: fit the model again\.$"
+    message = rf"by another version of mrfrec, in the format {version}, where .* 3: fit the model again\.$"
     for read in (mrfrec.load, describe):
         with pytest.raises(ModelFileError, match=message):
             read(path)

@@ -29,7 +29,7 @@ from mrfrec.errors import ModelFileError, ParameterError
 from mrfrec.io.atomic import file_path, keep_owner, writing, written_file
 
 FORMAT = "mrfrec"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 # The bytes of a block, a multiple of the size of every type.
 _BLOCK = 1 << 20
 _TYPES = {
