@@ -17,6 +17,8 @@ from mrfrec import ModelFileError, MrfrecWarning, RefusedError, nightly, read_in
 from mrfrec.cli.app import run as run_command
 from mrfrec.data.erasures import Erasures
 from mrfrec.models import Popularity
+from mrfrec.models.recommender import Recommender
+from mrfrec.service.served import ServedModels
 
 TODAY = datetime.now(UTC).date()
 JOB = """
@@ -71,6 +73,12 @@ def restore_and_update(folder: Path) -> None:
     shutil.copy2(folder / "old.mrf", folder / "shop.mrf")
     pl.DataFrame({"user": ["u1"], "item": ["new"], "time": [TODAY]}).write_csv(folder / "more.csv")
     run_command(["update", str(folder / "shop.mrf"), str(folder / "more.csv")], Event())
+
+
+def people(model: Recommender) -> list[object]:
+    """The users of a model with histories."""
+    assert model.users_ is not None
+    return list(model.users_)
 
 
 def restore_and_forget(folder: Path) -> None:
@@ -262,3 +270,41 @@ def test_the_day_of_the_erasure_ends_at_midnight_utc() -> None:
     assert ends is not None
     midnight = datetime.combine(datetime.now(UTC).date() + timedelta(days=1), datetime.min.time(), UTC)
     assert ends[1] == midnight.timestamp() * 1e6
+
+
+def test_person_with_an_event_ahead_of_the_clock_stays_forgotten(tmp_path: Path) -> None:
+    table = events(("cem", "tea", 1))
+    model = Popularity().fit(read_interactions(table)).forget("cem")
+    with pytest.warns(MrfrecWarning, match="1 row is left out: of a forgotten person"):
+        model.update(events(("cem", "jam", 1), person="dee"))
+    assert "cem" not in people(model)
+
+
+def test_list_of_the_forgotten_that_cannot_be_read_stops_whoever_rewrites_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "shop.mrf"
+    Popularity().fit(events()).forget("cem").save(path, include_histories=True)
+
+    def refuse(model: Path) -> None:
+        raise PermissionError(13, "Permission denied", f"{model}.erased")
+
+    monkeypatch.setattr("mrfrec.fitted.files.read_erasures", refuse)
+    model = mrfrec.load(path)
+    assert len(model.recommend(k=1))
+    for rewrite in (lambda: model.update(events()), lambda: model.forget("u1"), lambda: model.save(path)):
+        with pytest.raises(ModelFileError, match=r"shop\.mrf\.erased cannot be read by this user"):
+            rewrite()
+
+
+def test_service_opens_no_back_up_with_people_who_were_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "shop.mrf"
+    model = Popularity().fit(events())
+    model.save(tmp_path / "old", include_histories=True)
+    model.forget("cem").save(path, include_histories=True)
+    models = ServedModels({"shop": path})
+    (tmp_path / "old").replace(path)
+    models.follow()
+    assert models.stale == {"shop": "cannot be opened"}
+    assert "cem" not in people(models.choose("shop").served.model)
+    assert ServedModels({"shop": path}).stale == {"shop": "may have people who were forgotten"}

@@ -9,7 +9,8 @@ import re
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
+from itertools import chain, repeat
 from typing import Any, Self
 
 import numpy as np
@@ -21,7 +22,7 @@ from mrfrec.data.times import Times
 _DAY = 86_400_000_000
 _EPOCH = date(1970, 1, 1)
 # NEVER is earlier than any time. A salt and a hash have 16 bytes.
-NEVER = np.iinfo(np.int64).min
+NEVER = int(np.iinfo(np.int64).min)
 _BYTES = 16
 
 
@@ -50,11 +51,18 @@ class Erasures:
     def __len__(self) -> int:
         return sum(map(len, self.days.values()))
 
-    def including(self, ids: Iterable[object]) -> "Erasures":
-        """Return these erasures, with further people who are forgotten today."""
+    def including(self, ids: Iterable[object], latest: Iterable[int] = ()) -> "Erasures":
+        """Return these erasures, with further people who are forgotten today.
+
+        `latest` has the time of each person's last event: on a later day, that day counts.
+        """
         salt = min(self.days, default=None) or secrets.token_hex(_BYTES)
-        today = str(datetime.now(UTC).date())
-        return self.joined(Erasures({salt: {code.hex(): today for code in _hashes(ids, salt)}}))
+        today = (datetime.now(UTC).date() - _EPOCH).days
+        days = (max(today, time // _DAY) for time in chain(latest, repeat(NEVER)))
+        coded = zip(_hashes(ids, salt), days, strict=False)
+        return self.joined(
+            Erasures({salt: {code.hex(): str(_EPOCH + timedelta(days=day)) for code, day in coded}})
+        )
 
     def joined(self, other: "Erasures") -> "Erasures":
         """Return the union of two sets of erasures; a person in both has the later day."""

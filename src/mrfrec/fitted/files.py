@@ -148,10 +148,11 @@ def read_fitted(
         # Pass on only the arrays of the histories, so that a pickled model has every array once.
         kept = arrays.under("users.", "histories.")
         source = partial(read_training, kept, len(items), facts["origin"])
-    beside = None
-    # Whoever may rewrite the model can also read the erasures.
-    with suppress(PermissionError):
+    beside, unreadable = None, ""
+    try:
         beside = read_erasures(arrays.path)
+    except PermissionError as error:
+        unreadable = str(error.filename)
     return FittedState(
         kind=kind,
         parameters=parameters,
@@ -167,6 +168,7 @@ def read_fitted(
         notes=dict(facts.get("notes", {})),
         erased=Erasures.of_facts(facts.get("erased", {})),
         beside=beside,
+        unreadable_erasures=unreadable,
         file_hash=arrays.file_hash,
     )
 

@@ -21,7 +21,7 @@ from mrfrec.data.interactions import Interactions
 from mrfrec.data.item_table import ItemFeatures
 from mrfrec.data.pairs import Origin, rules_of_matrix
 from mrfrec.engines.machine import usable_threads
-from mrfrec.errors import DataError
+from mrfrec.errors import DataError, ModelFileError
 from mrfrec.fitted.measured import FitPlan, Measured, as_parameter
 from mrfrec.fitted.scorers import Base, Scorer, Ties, novelty_factors
 
@@ -143,6 +143,8 @@ class FittedState:
     # The erasures in the file beside the model file, which may be newer than the model; None without that
     # file.
     beside: Erasures | None = None
+    # The name of that file if this user may not read it: the model answers, and cannot be rewritten.
+    unreadable_erasures: str = ""
     file_hash: str = ""
     _bases: dict[tuple[Ties, bool, float], Base] = field(default_factory=dict, init=False, repr=False)
 
@@ -207,6 +209,11 @@ class FittedState:
     @property
     def erasures(self) -> Erasures:
         """All erasures: the file beside the model has them; without that file, the model has."""
+        if self.unreadable_erasures:
+            raise ModelFileError(
+                f"{self.unreadable_erasures} cannot be read by this user: it has the people who were "
+                "forgotten, who might come back. Run the command as the user who owns it."
+            )
         return self.erased if self.beside is None else self.beside
 
     def data_for(self, purpose: str) -> Interactions:

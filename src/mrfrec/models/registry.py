@@ -12,6 +12,7 @@ from os import PathLike
 from typing import Any, TypeVar
 
 from mrfrec.checks import check_frames, check_threads, counted, warn
+from mrfrec.data.erasures import Erasures
 from mrfrec.errors import ModelFileError, ParameterError
 from mrfrec.io.artifact import open_file
 from mrfrec.io.atomic import expanded
@@ -158,7 +159,8 @@ def load(path: str | PathLike[str], *, frames: str | None = None) -> Recommender
             f"{path} lacks a part of a model, or has one that this mrfrec does not know{reason}."
         ) from error
     fitted = model.fitted_
-    if later := fitted.erasures.beyond(fitted.erased):
+    beside = fitted.beside or Erasures()
+    if later := beside.beyond(fitted.erased):
         warn(
             f"{path} does not know of {counted(later, 'erasure')} in the file beside it, so that it may have "
             f"people who were forgotten. mrfrec forget {path}, an update or a nightly job removes them."

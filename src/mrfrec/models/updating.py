@@ -1,22 +1,27 @@
 """More or fewer events: add a batch to the training data of a fitted state, or remove users from it."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mrfrec.checks import check_flag, counted, warn
 from mrfrec.core.engine import Progress
-from mrfrec.data.erasures import Erasures
+from mrfrec.data.erasures import NEVER, Erasures
 from mrfrec.data.ids import as_list
 from mrfrec.data.interactions import Interactions
 from mrfrec.data.merging import add, added_before, origin_of_data, without_erased, without_users
 from mrfrec.data.pairs import DataNote, Origin
 from mrfrec.data.reading_options import RULES, ReadingOptions
+from mrfrec.data.times import shown
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.fitted.state import FittedState
 from mrfrec.io.tables import RowsBefore, read_events
+
+_TWO_DAYS = 172_800_000_000  # microseconds
 
 
 def with_batch(
@@ -99,6 +104,8 @@ def without_forgotten(fitted: FittedState, users: object) -> "tuple[Interactions
         return None, erased
     data = fitted.data_for("forget")
     places = data.users.find(people, "user")
+    if not isinstance(users, Erasures):
+        erased = before.including(people, _last_times(data, places))
     known = places[places >= 0]
     if len(known) < len(places):
         missing = f"{len(places) - len(known):,} of {len(places):,} users are not in the training data"
@@ -106,6 +113,22 @@ def without_forgotten(fitted: FittedState, users: object) -> "tuple[Interactions
     left = without_users(data, known) if len(known) else data
     left = without_erased(left, erased)
     return (left if len(left) < len(data) or left.n_users < data.n_users else None), erased
+
+
+def _last_times(data: Interactions, users: npt.NDArray[np.int64]) -> list[int]:
+    """Return the time of the last event of each user; `NEVER` without times, and for unknown users (-1)."""
+    times = origin_of_data(data).times
+    if times is None or not len(times):
+        return []
+    if times.max() > (time.time_ns() // 1000) + _TWO_DAYS:
+        warn(
+            f"the model has events up to {shown(int(times.max()))}, days after the clock of this machine: is "
+            "the clock right? Later events of the people who are forgotten would come in again."
+        )
+    ptr = data.matrix.indptr
+    return [
+        int(times[ptr[user] : ptr[user + 1]].max(initial=NEVER)) if user >= 0 else NEVER for user in users
+    ]
 
 
 def of_batches(data: "Interactions", batches: tuple[str, ...]) -> "Interactions":

@@ -26,9 +26,10 @@ from pathlib import Path
 from stat import S_ISDIR
 from typing import NamedTuple
 
+from mrfrec.checks import counted
 from mrfrec.data.ids import Id
 from mrfrec.errors import DataError, ModelFileError, MrfrecError, ParameterError
-from mrfrec.io.artifact import model_file
+from mrfrec.io.artifact import model_file, read_erasures
 from mrfrec.io.atomic import expanded
 from mrfrec.models.recommender import Recommender
 from mrfrec.models.registry import load
@@ -41,6 +42,7 @@ _MOST_SHARE = 1_000_000
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 300.0
 # Why a model is stale.
 _IN_PLACE, _GONE, _FAILED = "changed in place", "gone", "cannot be opened"
+_FORGOTTEN = "may have people who were forgotten"
 # No other file of the folder of copies is ever removed.
 _COPY_NAME = re.compile(r"[0-9a-f]{32}\.copy|unfinished\.copy")
 _PIECE = 1 << 20  # bytes that are copied at once
@@ -120,6 +122,7 @@ class ServedModels:
         # One model is opened at a time.
         self._lock = threading.Lock()
         self._copies = copies
+        self._served: dict[str, Served] = {}
         self._served = {name: self._opened(name) for name in paths}
 
     def __iter__(self) -> Iterator[Served]:
@@ -203,6 +206,25 @@ class ServedModels:
             with suppress(Exception):
                 self.reload(name)
 
+    def _check_erasures(self, name: str, model: Recommender) -> None:
+        """Refuse a file that may have people who were forgotten; at the start, it answers and is stale.
+
+        The list of erasures lies beside the model file, not beside its copy.
+        """
+        beside = None
+        with suppress(PermissionError):
+            beside = read_erasures(self._paths[name])
+        if beside is None or not (later := beside.beyond(model.fitted_.erased)):
+            return
+        text = (
+            f"{self._paths[name]} does not know of {counted(later, 'erasure')} in the file beside it, so it "
+            "may have people who were forgotten. mrfrec forget, an update or a nightly job removes them."
+        )
+        if name in self._served:
+            raise ModelFileError(text)
+        _log.error("model %s: %s", name, text)
+        self.stale[name] = _FORGOTTEN
+
     def _opened(self, name: str) -> Served:
         """Open a copy of a model, check every byte of it, and warm it up by one answer of every kind."""
         start = time.perf_counter()
@@ -216,6 +238,7 @@ class ServedModels:
             raise ModelFileError(f"{path} could not be {what}: {error.strerror or error}.") from error
         try:
             model = load(copy.path)
+            self._check_erasures(name, model)
             # A process answers with one core.
             model.threads = 1
             model.verify()
