@@ -419,7 +419,7 @@ def _other_items(split: Split, names: list[str] | None) -> MRF:
 WRONG: list[tuple[Callable[[Split], Any], str]] = [
     (lambda split: evaluate(Popularity(), split, NONE), "metrics must be names such as ndcg@20"),
     (lambda split: evaluate(Popularity(), split, TRUE), "metrics must be names such as ndcg@20"),
-    (lambda split: evaluate(Popularity(), split, "ndcg@0"), "such as ndcg@20, over 1 item or more"),
+    (lambda split: evaluate(Popularity(), split, "ndcg@0"), "such as ndcg@20, over at least 1 item"),
     (lambda split: evaluate(Popularity(), split, FUNCTION), r"must be names, such as ndcg@20 \(ndcg,"),
     (lambda split: evaluate(TYPE, split), r"model must be a model, not its class; .* Write MRF\(\)"),
     (lambda split: compare([MRF(), TYPE], split), r"a model, not its class; .* Write MRF\(\)"),

@@ -251,7 +251,7 @@ def parse(name: "str | Metric") -> Metric:
     kind, _, length = name.strip().lower().partition("@")
     kind = kind.replace("-", "_")
     if kind in _METRICS and length.isdecimal() and not int(length):
-        raise ParameterError("metrics", f"such as {kind}@20, over 1 item or more", name)
+        raise ParameterError("metrics", f"such as {kind}@20, over at least 1 item", name)
     if kind not in _METRICS or not re.fullmatch(r"[1-9][0-9]{0,8}", length):
         raise ParameterError("metrics", f"such as ndcg@20, and one of {', '.join(NAMES)}", name)
     return Metric(kind, int(length))
