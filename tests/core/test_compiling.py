@@ -231,7 +231,7 @@ def test_fits_and_rankings_compile_nothing_after_compiling_ahead() -> None:
             model.top_k(X, 3)
             model.recommend(k=3)
             model.recommend(history=[1, 2], k=3, explain=2)
-    times = rng.integers(0, 9, binary.nnz) * 86_400
+    times = 1_700_000_000 + rng.integers(0, 9, binary.nnz) * 86_400
     for sparsity in (None, 0.2):
         mrfrec.MRF(sparsity=sparsity, half_life="3d", order=0.3, recency=0.5).fit(binary, times=times)
     assert kernels._compiled == before

@@ -50,6 +50,7 @@ def test_times_of_a_matrix_have_one_meaning_in_every_form(times: Any) -> None:
     assert data.fingerprint != Interactions(MATRIX).fingerprint
 
 
+@pytest.mark.filterwarnings("ignore:.*before 1990")
 def test_times_of_zero_are_times() -> None:
     times = sp.csr_array((np.arange(6), MATRIX.indices, MATRIX.indptr), shape=MATRIX.shape)
     data = Interactions(sp.coo_array(MATRIX), times=times.tocoo())
@@ -57,6 +58,7 @@ def test_times_of_zero_are_times() -> None:
     assert data.times.tolist() == [n * 1_000_000 for n in range(6)]
 
 
+@pytest.mark.filterwarnings("ignore:.*before 1990")
 def test_equal_times_tell_nothing_but_stay_for_what_comes_later() -> None:
     data = Interactions(MATRIX, times=np.full(6, 86_400))
     assert data.times is None
@@ -64,6 +66,29 @@ def test_equal_times_tell_nothing_but_stay_for_what_comes_later() -> None:
     assert data.origin.times is not None
     later = Interactions(MATRIX, times=np.full(6, 2 * 86_400))
     assert data.fingerprint != later.fingerprint  # they are other events
+
+
+@pytest.mark.parametrize(
+    ("first", "step", "looks"),
+    [
+        (
+            45_000,
+            1,
+            "6 of 6 times of the matrix are before 1990, .*Excel writes days. Correct them, or give none",
+        ),
+        (1_700_000_000, 1, "all times of the matrix are within a minute"),
+        (1_700_000_000, 86_400, None),
+    ],
+)
+def test_numbers_beside_a_matrix_that_are_no_times_are_noted(
+    first: int, step: int, looks: str | None
+) -> None:
+    times = first + np.arange(6) * step
+    if looks is None:
+        assert Interactions(MATRIX, times=times).notes == ()
+        return
+    with pytest.warns(MrfrecWarning, match=looks):
+        assert Interactions(MATRIX, times=times).notes[0].what == "looks like"
 
 
 TWICE = sp.coo_array((np.ones(3), ([0, 0, 1], [0, 0, 1])), shape=(2, 2))
@@ -89,8 +114,8 @@ UNSORTED = sp.csr_array((np.ones(2), np.array([1, 0]), np.array([0, 2])), shape=
         ),
         (MATRIX, ["2020-01-01"] * 6, "times must be numbers .* or datetime64.* Convert texts"),
         (MATRIX, [True] * 6, "times must be numbers"),
-        (MATRIX, [20200101] * 6, "times that are numbers must be all seconds or all milliseconds"),
-        (MATRIX, np.array([1, 2, 3, 4, 5, 10**12]), "all seconds or all milliseconds"),
+        (MATRIX, [20200101] * 6, "times that are numbers must be all of one unit"),
+        (MATRIX, np.array([1, 2, 3, 4, 5, 10**12]), "all of one unit"),
         (MATRIX.tocsc(), SECONDS, "times must be a sparse matrix .* not canonical CSR .* got ndarray"),
         (TWICE, np.arange(3), "times must be a sparse matrix with the same pairs"),
         (UNSORTED, np.arange(2), "times must be a sparse matrix with the same pairs"),
@@ -127,7 +152,9 @@ def test_times_follow_their_pairs() -> None:
     rng = np.random.default_rng(4)
     X = sp.random_array((60, 20), density=0.4, rng=rng, format="csr")
     X.sum_duplicates()
-    data = Interactions(X, [f"u{n:02d}" for n in range(60)], times=rng.permutation(X.nnz))
+    data = Interactions(
+        X, [f"u{n:02d}" for n in range(60)], times=1_700_000_000 + rng.permutation(X.nnz) * 60
+    )
     every = times_of(data)
     features = ItemFeatures(
         Ids.of([3, 99], "item"),

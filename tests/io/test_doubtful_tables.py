@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from mrfrec import DataError, MrfrecWarning, ParameterError, read_interactions
 from mrfrec.io import text
 from mrfrec.models import Popularity
 
-ROWS = [(str(n % 150), str(n // 10)) for n in range(300)] + [("3", "NULL"), ("unknown", "5")]
+ROWS = [(str(n % 150), str(n // 10)) for n in range(300)] + [("3", "none yet"), ("unknown", "5")]
 
 
 def as_numbers(rows: list[Any]) -> list[Any]:
@@ -54,6 +55,57 @@ def test_few_ids_that_are_no_integers_are_refused_by_row_or_skipped(form: str, t
     assert (len(texts), texts.users.type, texts.items.type) == (302, "string", "string")
     with pytest.raises(DataError, match=r"item id.*row 301\b|row 301: item id"):
         read(ids="users")
+
+
+@pytest.mark.parametrize("form", [form for form in SOURCES if form != "objects"])
+@pytest.mark.parametrize("share", [1, 0.1])
+@pytest.mark.parametrize("prefix", ["", "u"])
+@pytest.mark.parametrize("spelling", ["NULL", "None", "n/a", " NA", "-", r"\N"])
+def test_ids_written_as_missing_are_bad_rows_whatever_their_share(
+    form: str, share: float, prefix: str, spelling: str, tmp_path: Path
+) -> None:
+    users = [f"{prefix}{n}" for n in range(20)] + [spelling] * int(20 * share)
+    frame = pl.DataFrame({"user": users, "item": [str(n % 5) for n in range(len(users))]})
+
+    def read(**options: Any) -> Any:
+        source = SOURCES[form](tmp_path, frame)
+        return read_interactions(source, input_format="jsonl" if form == "jsonl" else None, **options)
+
+    with pytest.raises(DataError, match=r'row 21: user id written as missing.*on_bad="skip".*ids="text"'):
+        read()
+    data = read(on_bad="skip")
+    assert (data.n_users, data.skipped) == (
+        20,
+        {"user id written as missing (NULL, NA, None, -)": int(20 * share)},
+    )
+    assert data.users.is_text == bool(prefix or form in ("parquet", "polars", "pandas"))
+    assert read(ids="users").n_users == 21
+
+
+def test_a_mixed_column_of_integers_is_noted_by_its_rows(tmp_path: Path) -> None:
+    rows = [(str(n % 150), str(n // 10)) for n in range(300)] + [("guest", "5")] * 40
+    path = tmp_path / "t.csv"
+    pl.DataFrame(rows, schema=["user", "item"], orient="row").write_csv(path)
+    with pytest.warns(MrfrecWarning, match="user ids are read as texts: in 40 of 340 rows .*'guest'"):
+        assert read_interactions(path).notes[0].count == 40
+    assert read_interactions(path, ids="users").notes == ()
+
+
+@pytest.mark.parametrize("form", ["csv", "polars"])
+def test_a_header_line_again_is_a_bad_row(form: str, tmp_path: Path) -> None:
+    frame = pl.DataFrame({"user": ["a", "user", "user"], "item": ["1", "item", "2"]})
+    with pytest.raises(DataError, match=r"row 2: the names of the columns again\. It is the only bad row"):
+        read_interactions(SOURCES[form](tmp_path, frame))
+    assert len(read_interactions(SOURCES[form](tmp_path, frame), on_bad="skip")) == 2
+
+
+def test_an_update_keeps_the_texts_among_integers_where_the_ids_are_texts(tmp_path: Path) -> None:
+    model = Popularity().fit(pl.DataFrame({"user": ["g-1", "2"], "item": ["a", "b"]}))
+    rows = [(str(n), "a") for n in range(3, 303)] + [("g-5", "b"), ("g-6", "b")]
+    path = tmp_path / "t.csv"
+    pl.DataFrame(rows, schema=["user", "item"], orient="row").write_csv(path)
+    model.update(path)
+    assert len(model.users_ or ()) == 304
 
 
 def test_ids_that_are_texts_stay_so_in_an_update() -> None:
@@ -97,7 +149,7 @@ def test_blanks_and_forms_of_letters_make_no_other_id(form: str, tmp_path: Path)
         ),
         ("user_id customer_id item", {"user": "user_id"}, None),
         ("user item created_at ordered_at", {"time": False}, None),
-        ("user item stars plays", {}, None),
+        ("user item units plays", {}, None),
     ],
 )
 def test_two_columns_for_one_thing_must_not_differ(columns: str, options: Any, message: str | None) -> None:
@@ -132,6 +184,30 @@ LIKES = pl.DataFrame({"user": [1, 1, 2, 2, 3, 3], "item": [1, 2, 1, 3, 2, 3]})
         ("value", [1, 0, 0, 1, 1, 1], "looks like labels: 2 of 6 values are 0, the others 1"),
         ("views", [1, 0, 4, 3, 2, 5], "has values of 0: 1 of 6 values"),
         ("rating", ["1", "5", "good", "", "3", "4"], "looks like ratings from 1 to 5"),
+        ("rating", [1.7, 4.9, 3.2, 4.4, 2, 5], "looks like ratings from 1.7 to 5, .*min_value=4"),
+        ("rating", [20, 100, 60, 80, 80, 100], "looks like ratings from 20 to 100, .*min_value=80"),
+        ("rating", [-1, 10, 9, 8, -1, 7], "looks like ratings from -1 to 10, .*min_value=8"),
+        (
+            "rating",
+            ["4,0", "5,0", "1,0", "2,5", "3,0", "4,0"],
+            "has 6 of 6 values that are no numbers, such as '4,0'",
+        ),
+        (
+            "rating",
+            ["up", "down", "up", "up", "", "up"],
+            "has 5 of 6 values that are no numbers, such as 'up'",
+        ),
+        ("rating", [None, 1, 1, 1, None, 1], "has 2 of 6 values that are missing"),
+        ("value", [1, 5, 4, 3, 2, 5], "looks like ratings from 1 to 5"),
+        ("overall", [1, 5, 4, 3, 2, 5], "looks like ratings from 1 to 5"),
+        ("Book-Rating", [0, 10, 4, 3, 2, 5], "looks like ratings from 0 to 10"),
+        ("Rating (1-5)", [1, 5, 4, 3, 2, 5], "looks like ratings from 1 to 5"),
+        ("my_star_ratings", [1, 5, 4, 3, 2, 5], "looks like ratings from 1 to 5"),
+        ("is_return", [True, False, False, False, False, False], "looks like labels: 5 of 6 values are 0"),
+        ("clicked", [1, 0, 0, 1, 1, 1], "looks like labels: 2 of 6 values are 0, the others 1"),
+        ("event", ["view", "refund", "view", "view", "buy", "refund"], "has 2 events such as 'refund'"),
+        ("event", ["view", "buy", "view", "view", "buy", "buy"], None),
+        ("relevance", ["up", "down", "up", "up", "", "up"], None),
         ("quantity", [1, 2, 4, 3, 2, 5], None),
         ("rating", [1, 1, 1, 1, 1, 1], None),
         ("plays", [1.5, 20, 4, 3, 2, 5], None),
@@ -145,7 +221,7 @@ def test_values_that_are_no_likes_are_noted(
     if looks is None:
         assert read_interactions(source).notes == ()
     else:
-        with pytest.warns(MrfrecWarning, match=rf"column '{name}' .*{looks}") as warned:
+        with pytest.warns(MrfrecWarning, match=rf"column '{re.escape(name)}' .*{looks}") as warned:
             data = read_interactions(source)
         assert (len(warned), data.notes[0].what, data.notes[0].text) == (
             1,
@@ -197,6 +273,14 @@ def test_numbers_that_are_no_times_are_noted(times: list[Any], looks: str | None
         return
     with pytest.warns(MrfrecWarning, match=looks):
         assert read_interactions(frame).times is not None
+
+
+def test_a_table_with_a_row_for_every_pair_is_noted() -> None:
+    pairs = [(user, item) for user in range(10) for item in range(12)]
+    frame = pl.DataFrame(pairs, schema=["user", "item"], orient="row")
+    with pytest.warns(MrfrecWarning, match="each of 10 users has each of 12 items: .*min_value=1"):
+        read_interactions(frame)
+    assert read_interactions(frame[:119]).notes == ()
 
 
 def test_one_user_in_all_rows_is_noted() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -100,7 +101,7 @@ def test_matrix_does_not_change_because_times_are_read(options: dict[str, Any]) 
             np.testing.assert_array_equal(first, other)
 
 
-ISO_8601 = r".* Texts must be in ISO 8601, .*pd\.to_datetime\(…, dayfirst=True\)"
+ISO_8601 = r".* Texts must be written as 2013-04-03 .*pd\.to_datetime\(…, dayfirst=True\)"
 NO_TIMES = r".* Without times: time=False \(--time-column no\)\.$"
 # The times of five rows, what is said, and how many are bad rows; None where the whole column is refused.
 ODD_TIMES: list[tuple[list[Any], str, int | None]] = [
@@ -131,10 +132,10 @@ ODD_TIMES: list[tuple[list[Any], str, int | None]] = [
         "row 2: time of another form than most, which are times with an offset, '2026-03-29 02:30:00'",
         2,
     ),
-    ([10**15, 1, 2, 3, 4], "row 1: time neither a number nor a date, 10+", 1),
+    ([10**19, 1, 2, 3, 4], "row 1: time neither a number nor a date, 10+", 1),
     (
         [20200101, 20200102, 20200103, 20200104, 20200105],
-        f"seconds or milliseconds since 1970; got 20200105.*{NO_TIMES}",
+        f"nanoseconds since 1970; got 20200105.*{NO_TIMES}",
         None,
     ),
     ([True, False, True, False, True], f"column 'date' is Boolean{NO_TIMES}", None),
@@ -159,6 +160,22 @@ def test_times_are_given_up_by_nothing_but_time_false(times: list[Any], why: str
     kept = read_interactions(frame, on_bad="skip")
     assert (sum(kept.skipped.values()), kept.share_skipped) == (bad, bad / 5)
     assert ("skipped rows", bad) in [note[:2] for note in kept.notes]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_every_unit_of_a_time_is_read(unit: str) -> None:
+    times = np.array(["2020-01-01T10:00:00", "2021-06-01", "2020-01-02"], f"M8[{unit}]")
+    numbers = times.astype(np.int64)
+    rows = {"user": [1, 2, 3], "item": [1, 2, 3]}
+    expected = times.astype("M8[us]").astype(np.int64).tolist()
+    texts = [str(number) for number in numbers]
+    for column in (times, numbers, numbers.astype(float), texts):
+        read = read_interactions(pd.DataFrame({**rows, "time": column})).times
+        assert read is not None
+        assert read.tolist() == expected
+    matrix = Interactions(sp.csr_array(np.eye(3)), times=numbers)
+    assert matrix.times is not None
+    assert matrix.times.tolist() == expected
 
 
 def test_what_postgresql_writes_is_a_time() -> None:

@@ -550,6 +550,7 @@ def test_times_are_never_lost_by_new_events_without() -> None:
         np.testing.assert_array_equal(times_of(model), read_interactions(both, missing_time="oldest").times)
 
 
+@pytest.mark.filterwarnings("ignore:.*before 1990")
 def test_matrices_with_times_are_added_with_them() -> None:
     X = sp.csr_array(np.array([[1.0, 1.0], [0.0, 1.0]]))
     more = Interactions(X, [1, 7], [1, 2], times=[40, 50, 60])

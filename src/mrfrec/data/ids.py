@@ -320,6 +320,11 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
+def text_roles(users: Ids, items: Ids) -> tuple[str, ...]:
+    """Return the roles, "user" and "item", whose ids are texts."""
+    return tuple(role for role, ids in (("user", users), ("item", items)) if ids.is_text)
+
+
 def is_table(value: object) -> bool:
     """Return whether a value is a data frame or a sparse matrix."""
     # This looks at the class, since reading the columns of a lazy frame computes them.

@@ -19,7 +19,7 @@ from mrfrec.data.holdout import only_entries
 from mrfrec.data.ids import Id, Ids, Indices, Texts
 from mrfrec.data.item_table import ItemFeatures, ItemTable
 from mrfrec.data.pairs import DataNote, Origin
-from mrfrec.data.times import Times, note_on_future, times_of_pairs
+from mrfrec.data.times import Times, note_on_future, notes_on_times, times_of_pairs
 from mrfrec.errors import DataError
 from mrfrec.shown import Report, Section
 
@@ -46,8 +46,8 @@ class Interactions:
     titles
         One per item (None or "" where there is none), or a mapping from item id to title.
     times
-        The time of each stored pair: numbers (seconds or milliseconds since 1970) or `datetime64`, in UTC. A
-        `scipy.sparse` matrix with the same pairs or, for a canonical CSR matrix, an array in its order.
+        The time of each stored pair: numbers (seconds since 1970, or smaller units) or `datetime64`, in UTC.
+        A `scipy.sparse` matrix with the same pairs or, for a canonical CSR matrix, an array in its order.
     copy
         Copy the matrix, so that changing it later changes nothing here. With False, the arrays of a canonical
         CSR matrix are shared.
@@ -121,9 +121,13 @@ class Interactions:
         if times is not None:
             made = times_of_pairs(times, matrix, X)
             origin = Origin.of_matrix(X.data, of_users, of_items, made)
-            if note := note_on_future(made):
-                notes.append(note)
-                note.tell()
+            stored = getattr(times, "data", None) if sp.issparse(times) else times
+            are_numbers = np.asarray(stored).dtype.kind != "M"
+            odd = notes_on_times(made, "the matrix", are_numbers=True, without="give none")
+            for note in (note_on_future(made), *(odd if are_numbers else ())):
+                if note is not None:
+                    notes.append(note)
+                    note.tell()
         vars(self).update(
             matrix=X, users=of_users, items=of_items, titles=_titles(titles, of_items), skipped={},
             share_skipped=0.0, notes=tuple(notes), unused={}, left_out={}, library=None, origin=origin,

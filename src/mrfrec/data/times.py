@@ -1,7 +1,6 @@
 """Times of events, in microseconds since 1970, UTC: from a matrix, or from a column of a table."""
 
 import logging
-import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,29 +17,42 @@ _log = logging.getLogger("mrfrec")
 
 Times = npt.NDArray[np.int64]
 
-# 1e11 seconds is the year 5138 and 1e11 milliseconds is 1973, so larger numbers are milliseconds. Numbers
-# from _LARGEST on are no times.
-_MILLISECONDS_FROM = 1e11
-_LARGEST = 1e14
+# Units of numbers: the number from which each is taken, and how to multiply and divide for microseconds. As
+# seconds, 1e11 is the year 5138; as milliseconds, 1973.
+UNITS = {
+    "seconds": (0.0, 1_000_000, 1),
+    "milliseconds": (1e11, 1000, 1),
+    "microseconds": (1e14, 1, 1),
+    "nanoseconds": (1e17, 1, 1000),
+}
+# Numbers from here on, in the year 2261, are no times.
+_LARGEST = 9.2e18
+_IN_1990 = int(np.datetime64("1990-01-01", "us").astype(np.int64))
+_MINUTE = 60_000_000
 _DAY = 86_400_000_000
-_RULE = (
-    "numbers (seconds or milliseconds since 1970) or datetime64, a time for each stored pair of the matrix"
-)
+_KNOWN_UNITS = "seconds, milliseconds, microseconds or nanoseconds since 1970"
+_RULE = f"numbers ({_KNOWN_UNITS}) or datetime64, a time for each stored pair of the matrix"
+
+
+def _unit_of(size: float) -> str:
+    return next(unit for unit in reversed(UNITS) if size >= UNITS[unit][0])
 
 
 def _from_numbers(times: npt.NDArray[Any]) -> Times:
-    """Convert seconds or milliseconds since 1970 to microseconds."""
+    """Convert seconds, milliseconds, microseconds or nanoseconds since 1970 to microseconds."""
     sizes = np.abs(times[times != 0].astype(np.float64))
-    least, most = float(sizes.min(initial=math.inf)), float(sizes.max(initial=0.0))
+    most = float(sizes.max(initial=0.0))
+    least = float(sizes.min(initial=most))
     looks_like_a_date = 19000101 <= most <= 20991231
-    if most >= _LARGEST or least < _MILLISECONDS_FROM <= most or looks_like_a_date:
+    if most >= _LARGEST or _unit_of(least) != _unit_of(most) or looks_like_a_date:
         raise DataError(
-            "times that are numbers must be all seconds or all milliseconds since 1970; got numbers "
+            f"times that are numbers must be all of one unit: {_KNOWN_UNITS}; got numbers "
             f"from {least:.15g} to {most:.15g}. Or write them as 2026-11-16 or 2026-11-16T10:30:00."
         )
-    scale = 1000 if most >= _MILLISECONDS_FROM else 1_000_000
-    whole = times.astype(np.int64) * scale if times.dtype.kind in "iu" else np.rint(times * float(scale))
-    return whole.astype(np.int64)
+    _, factor, divisor = UNITS[_unit_of(most)]
+    if times.dtype.kind in "iu":
+        return times.astype(np.int64) * factor // divisor
+    return np.rint(times * (factor / divisor)).astype(np.int64)
 
 
 def as_datetimes(times: Times | None) -> npt.NDArray[np.datetime64] | None:
@@ -110,6 +122,31 @@ def note_on_future(times: Times) -> DataNote | None:
     return DataNote("rows ahead", count, text)
 
 
+def notes_on_times(
+    times: Times,
+    columns: str,
+    *,
+    are_numbers: bool,
+    without: str = "read none: time=False (--time-column no)",
+) -> list[DataNote]:
+    """Return notes on times that are early, or close to each other, as numbers are that are no times.
+
+    `without` says how to do without times.
+    """
+    early, first, last = int((times < _IN_1990).sum()), int(times.min()), int(times.max())
+    ways = f"Correct them, or {without}."
+    if are_numbers:
+        ways = f"Numbers must be {_KNOWN_UNITS}; Excel writes days. {ways}"
+    if early:
+        count = f"{early:,} of {len(times):,} times of {columns}"
+        text = f"{count} are before 1990, the first is {shown(first)}. {ways}"
+        return [DataNote("looks like", early, text)]
+    if are_numbers and first < last < first + _MINUTE:
+        text = f"all times of {columns} are within a minute, from {shown(first)}. {ways}"
+        return [DataNote("looks like", len(times), text)]
+    return []
+
+
 def shown(time: int) -> str:
     """Return a time as text, to the second; midnight is shown as a date."""
     return str(np.datetime64(time, "us").astype("datetime64[s]")).removesuffix("T00:00:00")
@@ -136,8 +173,7 @@ UNKNOWN = (_NO_TIME, _NO_DATE, _BEYOND)
 _RULE_OF_COLUMN = "times must be numbers, dates, or texts such as 2019-12-08 or 2019-12-08T10:30:00"
 _WITHOUT_TIMES = " Without times: time=False (--time-column no)."
 _FORMS = {
-    "seconds": "numbers of seconds",
-    "milliseconds": "numbers of milliseconds",
+    **{unit: f"numbers of {unit}" for unit in UNITS},
     "naive": "dates and times without an offset",
     "zoned": "times with an offset",
 }
@@ -186,8 +222,8 @@ class TimeColumn:
         counts = {form: int(rows.sum()) for form, rows in forms.items()}
         if self.form is None and any(counts.values()):
             self.form = max(counts, key=counts.__getitem__)
-        # A zero may be seconds or milliseconds.
-        if self.form != "milliseconds" and "seconds" in forms:
+        # A zero may be of any unit.
+        if "seconds" in forms and self.form not in [*UNITS][1:]:
             forms["seconds"] |= (micros == 0).fill_null(False) & (number == 0).fill_null(False)
         if self.form is not None:
             others = pl.any_horizontal([False, *(rows for form, rows in forms.items() if form != self.form)])
@@ -209,7 +245,7 @@ class TimeColumn:
 def advice_on_time(fault: str, value: object) -> str:
     """Return advice about a time that cannot be read: how to write texts, and what else to do."""
     iso = (
-        " Texts must be in ISO 8601, such as 2013-04-03 or 2013-04-03T10:30:00: convert others by "
+        " Texts must be written as 2013-04-03 or 2013-04-03T10:30:00, in ISO 8601: convert others by "
         "pd.to_datetime(…, dayfirst=True) or dayfirst=False."
     )
     unknown = ' Rows of unknown time may count as the oldest: missing_time="oldest" (--missing-time oldest).'
@@ -218,22 +254,25 @@ def advice_on_time(fault: str, value: object) -> str:
 
 
 def _parsed_numbers(number: pl.Series, whole: pl.Series, forms: dict[str, pl.Series], name: str) -> pl.Series:
-    """Return microseconds from seconds or milliseconds; `whole` has the integers among the numbers."""
+    """Return microseconds from numbers of any unit; `whole` has the integers among the numbers."""
     size = number.abs()
-    most = size.filter(size < _LARGEST).max()
+    most = size.filter(size < UNITS["microseconds"][0]).max()
     if isinstance(most, float) and 19000101 <= most <= 20991231:
         raise DataError(
-            f"{name}: times that are numbers must be seconds or milliseconds since 1970; got {most:.15g}. "
-            f"Write dates as 2026-11-16 or 2026-11-16T10:30:00.{_WITHOUT_TIMES}"
+            f"{name}: times that are numbers must be {_KNOWN_UNITS}; got {most:.15g}. Write dates as "
+            f"2026-11-16 or 2026-11-16T10:30:00.{_WITHOUT_TIMES}"
         )
-    forms["seconds"] = ((size < _MILLISECONDS_FROM) & (size > 0)).fill_null(False)
-    forms["milliseconds"] = ((size >= _MILLISECONDS_FROM) & (size < _LARGEST)).fill_null(False)
-    frame = pl.DataFrame({"number": number, "whole": whole, "size": size})
-    factor = pl.when(pl.col("size") < _MILLISECONDS_FROM).then(1_000_000).otherwise(1000)
-    exact = (pl.col("whole").cast(pl.Int64, strict=False) * factor).cast(pl.Int64)
-    rounded = (pl.col("number") * factor).round().cast(pl.Int64, strict=False)
-    can_be = pl.col("size") < _LARGEST
-    return frame.select(pl.when(can_be).then(pl.coalesce(exact, rounded)).alias("time")).to_series()
+    frame = pl.DataFrame({"number": number, "whole": whole})
+    times = pl.lit(None, dtype=pl.Int64)
+    for unit, (start, factor, divisor) in UNITS.items():
+        end = min((other for other, _, _ in UNITS.values() if other > start), default=_LARGEST)
+        forms[unit] = ((size >= start) & (size < end) & (size > 0)).fill_null(False)
+        if not forms[unit].any():
+            continue
+        exact = pl.col("whole").cast(pl.Int64, strict=False) * factor // divisor
+        rounded = (pl.col("number") * (factor / divisor)).round().cast(pl.Int64, strict=False)
+        times = pl.when(forms[unit]).then(pl.coalesce(exact, rounded)).otherwise(times)
+    return frame.select(pl.when(size == 0).then(pl.lit(0)).otherwise(times).alias("time")).to_series()
 
 
 def parsed_dates(text: pl.Series) -> tuple[pl.Series, pl.Series]:

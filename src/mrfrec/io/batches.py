@@ -24,14 +24,17 @@ PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 ID_ROLES = ("user", "item")
 # An id must have a visible character.
 VISIBLE = r"[^\s\x1c-\x1f\u{200b}\u{2060}\u{feff}]"
-# "other user uid" is the role of a column that must equal the column of users. UNUSED is the role of values
-# that are only looked at. Roles of columns of an item table begin with FEATURE.
+# "other user uid" is the role of a column that must equal the column of users. Roles of columns that are
+# only looked at begin with UNREAD, roles of columns of an item table with FEATURE.
 OTHER = "other "
-UNUSED = "unused value"
+UNREAD = "unread "
 FEATURE = "feature "
 INT64_MAX = np.iinfo(np.int64).max
 _LISTS = (list, tuple, np.ndarray)
 _PLAIN = ({bool}, {int}, {float}, {int, float})
+# Spellings of a missing id by pandas, databases and people.
+_MISSING = ("NULL", "Null", "null", "None", "NaN", "nan", "NA", "N/A", "n/a", "<NA>", "#N/A", r"\N", "-")
+MISSING = (*_MISSING, *(f" {spelling}" for spelling in _MISSING))
 # If at most this share of the ids of a column are no integers, these ids are doubtful.
 DOUBTFUL = 0.01
 # The bytes of a line, or of an id.
@@ -144,6 +147,11 @@ def not_an_integer(role: str) -> str:
     return f"{role} id not an integer, as nearly all are"
 
 
+def written_as_missing(role: str) -> str:
+    """Return the fault of a row whose id is a spelling of a missing one."""
+    return f"{role} id written as missing (NULL, NA, None, -)"
+
+
 def batch_of(
     columns: Mapping[str, pl.Series | list[Any]],
     faults: list[str | None],
@@ -167,7 +175,9 @@ def batch_of(
             number = pl.Float64 if float in kinds else pl.Int128
             series[role] = pl.Series(values, dtype=pl.Boolean if bool in kinds else number, strict=False)
         elif role not in ID_ROLES:
-            plain = [int(x) if role == "value" and isinstance(x, bool) else x for x in values]
+            plain = [
+                int(x) if isinstance(x, bool) and role.startswith(("value", UNREAD)) else x for x in values
+            ]
             series[role] = pl.Series([None if x is None else str(x) for x in plain], dtype=pl.String)
         else:
             series[role] = _ids(values, role, faults, name, is_text=role in text_ids)
@@ -185,6 +195,12 @@ def _ids(values: list[Any], role: str, faults: list[str | None], name: str, *, i
         texts = [str(int(x)) if isinstance(x, int | float) else x for x in ids]
         return pl.Series(texts, dtype=pl.String)
     types = Counter(type(value) for value in ids if value is not None)
+    if str in types and len(types) > 1:
+        for i, value in enumerate(ids):
+            if value in MISSING:
+                faults[i], ids[i] = faults[i] or written_as_missing(role), None
+                types[str] -= 1
+    types = +types
     if str in types and len(types) > 1:
         if types[str] > DOUBTFUL * types.total():
             raise DataError(
@@ -227,20 +243,22 @@ _RULES = {
 
 
 def typed_columns(
-    batch: pl.DataFrame, table: Source, roles: Roles, types: Types
+    batch: pl.DataFrame, table: Source, roles: Roles, types: Types, with_missing: Collection[str] = ()
 ) -> tuple[pl.DataFrame, dict[str, tuple[pl.Series, str | None]]]:
     """Return the columns in their final types, and the faults of rows: fault → rows, role to quote.
 
-    Times, columns of an item table and columns that are only looked at stay as they are.
+    Times, columns of an item table and columns that are only looked at stay as they are. In the roles
+    `with_missing`, an id that is a spelling of a missing one, such as NULL, is a fault.
     """
     columns: dict[str, pl.Series] = {}
     faults: dict[str, tuple[pl.Series, str | None]] = {}
+    is_name: dict[str, pl.Series] = {}  # role → rows whose id is the name of its column
     for role, name in roles.items():
         raw = batch[role]
         is_numbered = role in types and raw.dtype == types[role]
         if isinstance(raw.dtype, pl.Categorical | pl.Enum | pl.Null) and not is_numbered:
             raw = raw.cast(pl.String)
-        if role.startswith((FEATURE, OTHER)) or role in ("time", UNUSED):
+        if role.startswith((FEATURE, OTHER, UNREAD)) or role == "time":
             columns[role] = raw
             continue
         kind = raw.dtype
@@ -280,6 +298,9 @@ def typed_columns(
             columns[role] = raw
             if is_text and role in ID_ROLES:
                 wrong = [(raw.str.len_bytes() > LONGEST, TOO_LONG)]
+            if role in with_missing:
+                is_missing = raw.is_in(pl.Series(MISSING, dtype=raw.dtype).implode())
+                faults[written_as_missing(role)] = is_missing.fill_null(False), role
         elif kind.is_float():
             # pandas turns integers into floats if one is missing.
             columns[role] = raw.cast(pl.Int64, strict=False)
@@ -292,6 +313,10 @@ def typed_columns(
             columns[role] = raw
             signed, unsigned = (raw.cast(bits, strict=False).is_null() for bits in (pl.Int64, pl.UInt64))
             wrong = [(signed & unsigned, "not a whole number of 64 bits")]
+        if role in ID_ROLES and (is_text or is_numbered):
+            is_name[role] = raw.is_in(pl.Series([name], dtype=raw.dtype).implode()).fill_null(False)
         faults[f"no {noun}"] = missing.fill_null(False), None
         faults |= {f"{noun} {what}": (where.fill_null(False), role) for where, what in wrong}
+    if len(is_name) == len(ID_ROLES):
+        faults["the names of the columns again"] = is_name["user"] & is_name["item"], None
     return pl.DataFrame(columns), faults

@@ -9,9 +9,8 @@ import polars as pl
 
 from mrfrec.checks import in_words
 from mrfrec.data.pairs import DataNote
-from mrfrec.data.times import Times, shown
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.batches import ID_ROLES, OTHER, Source
+from mrfrec.io.batches import ID_ROLES, MISSING, OTHER, Source
 
 # Names of columns that are recognised, without case, spaces and punctuation. If several columns fit a role,
 # the one with one of the first two names is taken.
@@ -24,7 +23,8 @@ _NAMES = {
     "locationid poi poiid business businessid show showid recipe recipeid film filmid video videoid "
     "stockcode productcode itemcode",
     "value": "value rating ratings stars count counts plays playcount weight quantity score "
-    "qty units listens views clicks",
+    "qty units listens views clicks overall bookrating userrating movierating reviewrating reviewscore "
+    "ratingscore starrating",
     "title": "title itemtitle itemname productname producttitle movietitle booktitle songtitle name label",
     "time": "timestamp time date datetime unixtime unixreviewtime ts created createdat ordered orderedat "
     "orderdate ordertime purchasedat purchasedate eventtime eventdate eventtimestamp orderedon purchasedon "
@@ -38,8 +38,8 @@ _NAMES_IN_ITEM_TABLE = ": call the one of the ids item, and that of titles, whic
 
 
 def letters(name: str) -> str:
-    """Return a name in lower case without spaces and punctuation."""
-    return re.sub(r"[\W_]", "", name).lower()
+    """Return a name in lower case without spaces, punctuation, and what stands in brackets."""
+    return re.sub(r"[\W_]", "", re.sub(r"(?<=\S)\s*[(\[](?!column \d).*", "", name)).lower()
 
 
 def find_roles(
@@ -182,38 +182,64 @@ def _unclear(table: Source, role: str, advice: str, fitting: Sequence[str] = ())
     return DataError(f"{table.name}: which column holds the {role}s? {may} columns are {columns}{advice}")
 
 
-RATINGS = ("rating", "ratings", "stars", "score")
-"""Names of columns whose small numbers are ratings rather than counts."""
+# Words in names of columns that may say which rows are no likes.
+_TELLING = re.compile(
+    "rating|score|stars|overall|like|click|purchas|bought|return|refund|cancel|target|label|convert|positive|"
+    "implicit|feedback|vote|thumb|relevan"
+)
+_RATINGS = re.compile("rating|stars|overall|score|^value$")
+# Words in kinds of events that are no likes.
+_NO_LIKE = "(?i)refund|return|cancel|dislike|remove|skip|down"
 # A column of titles has more distinct values than this, unless there are as few items, and differs within at
 # most this share of the items.
 _FEW_TITLES = 2
 _DIFFERENT = 0.1
-# One user or item in all rows is odd from so many rows on.
+# One user or item in all rows is odd from so many rows on, and a full table from so many users and items on.
 _ROWS = 10
-_IN_1990 = int(np.datetime64("1990-01-01", "us").astype(np.int64))
-_MINUTE = 60_000_000
 
 
-class UnusedValues:
-    """The range of the values of a column that no option uses."""
+def unread_columns(table: Source, roles: Mapping[str, str]) -> list[str]:
+    """Return the columns to look at: of values that no option uses, and others with a telling name."""
+    known = {name for role in ("time", "title") for name in _NAMES[role].split()}
+    taken = {name for role, name in roles.items() if role != "value"}
+    names = [name for name in table.columns if name not in taken and letters(name) not in known]
+    return [name for name in names if name == roles.get("value") or _TELLING.search(letters(name))]
 
-    def __init__(self, name: str, table: str, counts: str) -> None:
+
+class UnreadColumn:
+    """The range of the values of a column that no option uses.
+
+    `holds_values` says whether it was recognised as the column of values, `counts` what each row counts.
+    """
+
+    def __init__(self, name: str, table: str, counts: str, *, holds_values: bool) -> None:
         self.column = f"column {name!r} of {table}"
-        # Whether the name of the column is a name for ratings.
-        self.may_be_ratings = False
-        self._name = name
+        self.name = name
+        self.holds_values = holds_values
         # What a row counts, in words.
         self._counts = counts
-        self._count = self._zeros = self._negative = self._ones = 0
+        self._count = self._zeros = self._negative = self._ones = self._missing = self._odd = 0
         self._least, self._most = np.inf, -np.inf
         self._are_halves = True
+        # A text that is no number.
+        self._example = ""
 
     def add(self, raw: pl.Series) -> None:
+        if raw.dtype in (pl.Categorical, pl.Enum):
+            raw = raw.cast(pl.String)
         if raw.dtype == pl.String:
             raw = raw.str.strip_chars()
+            raw = raw.replace(
+                {"true": "1", "True": "1", "TRUE": "1", "false": "0", "False": "0", "FALSE": "0"}
+            )
         if not (raw.dtype.is_numeric() or raw.dtype in (pl.String, pl.Boolean)):
             return
-        values = raw.cast(pl.Float64, strict=False).drop_nulls().drop_nans().to_numpy()
+        number = raw.cast(pl.Float64, strict=False).fill_nan(None)
+        if raw.dtype == pl.String and len(odd := raw.filter(number.is_null() & ~raw.is_in(["", *MISSING]))):
+            self._odd += len(odd)
+            self._example = self._example or odd[0]
+        values = number.drop_nulls().to_numpy()
+        self._missing += len(raw) - len(values)
         self._count += len(values)
         self._zeros += int((values == 0).sum())
         self._ones += int((values == 1).sum())
@@ -227,33 +253,68 @@ class UnusedValues:
         of_all = f"of {self._count:,} values"
         least, count = 1, self._zeros
         # Ratings from here on mean that the item is liked.
-        good = 4 if self._most <= 5 else 8
-        if self._zeros and self._zeros + self._ones == self._count and self._ones:
+        good = 4 if self._most <= 5 else 8 if self._most <= 10 else 80
+        if self._zeros and self._ones and self._zeros + self._ones == self._count:
             seems = f"looks like labels: {self._zeros:,} {of_all} are 0, the others 1"
+        elif self._may_be_ratings() and self._least < min(good, self._most):
+            least, count = good, self._count
+            seems = f"looks like ratings from {self._least:g} to {self._most:g}"
         elif self._negative:
             count = self._negative
             seems = f"looks like one with returns or dislikes: {self._negative:,} {of_all} are below 0"
-        elif (
-            self.may_be_ratings
-            and self._are_halves
-            and self._least < min(good, self._most)
-            and self._most <= 10
-        ):
-            least, count = good, self._count
-            seems = f"looks like ratings from {self._least:g} to {self._most:g}"
+        elif not self.holds_values:
+            return None
         elif self._zeros:
             seems = f"has values of 0: {self._zeros:,} {of_all}"
+        elif self._missing:
+            count = self._missing
+            what = f"are no numbers, such as {self._example!r}" if self._odd else "are missing"
+            seems = f"has {self._odd or count:,} of {self._count + count:,} values that {what}"
         else:
             return None
         return DataNote("looks like", count, f"{self.column} {seems}, but {self.ways(least)}")
 
+    def _may_be_ratings(self) -> bool:
+        name = letters(self.name)
+        if not _RATINGS.search(name) or not 1 < self._most <= (5 if name == "value" else 100):
+            return False
+        return self._are_halves or bool(re.search("rating|stars|overall", name))
+
     def ways(self, least: int = 1) -> str:
         """Say what the rows count, and how to change that."""
         return (
-            f"every row counts {self._counts}. To count only good ones: value={self._name!r}, "
+            f"every row counts {self._counts}. To count only good ones: value={self.name!r}, "
             f"min_value={least} (--value-column, --min-value). If every row is one: value=False "
             "(--value-column no)."
         )
+
+
+class UnreadEvents:
+    """Kinds of events that no option uses and that may be no likes."""
+
+    def __init__(self, name: str, table: str, counts: str) -> None:
+        self.name = name
+        self._column = f"column {name!r} of {table}"
+        self._counts = counts
+        self._count = 0
+        self._example = ""
+
+    def add(self, raw: pl.Series) -> None:
+        if raw.dtype in (pl.String, pl.Categorical, pl.Enum):
+            texts = raw.cast(pl.String)
+            if len(odd := texts.filter(texts.str.contains(_NO_LIKE))):
+                self._count += len(odd)
+                self._example = self._example or odd[0]
+
+    def note(self) -> DataNote | None:
+        if not self._count:
+            return None
+        text = (
+            f"{self._column} has {self._count:,} events such as {self._example!r}, but every row counts "
+            f"{self._counts}. Say what each kind counts: event_weights={{{self._example!r}: 0, 'other': 1}} "
+            "(--event-weights). If every row is one: value=False (--value-column no)."
+        )
+        return DataNote("looks like", self._count, text)
 
 
 def note_on_titles(column: str, titles: pl.DataFrame) -> DataNote | None:
@@ -291,17 +352,12 @@ def note_on_one_id(role: str, column: str, ids: int, rows: int) -> DataNote | No
     return DataNote("looks like", rows, text)
 
 
-def notes_on_times(times: Times, columns: str, *, are_numbers: bool) -> list[DataNote]:
-    """Return notes on times that are too early, or that lie too close together to be times."""
-    early, first, last = int((times < _IN_1990).sum()), int(times.min()), int(times.max())
-    ways = "Correct them, or read none: time=False (--time-column no)."
-    if are_numbers:
-        ways = f"Numbers must be seconds or milliseconds since 1970; Excel writes days. {ways}"
-    if early:
-        count = f"{early:,} of {len(times):,} times of {columns}"
-        text = f"{count} are before 1990, the first is {shown(first)}. {ways}"
-        return [DataNote("looks like", early, text)]
-    if are_numbers and first < last < first + _MINUTE:
-        text = f"all times of {columns} are within a minute, from {shown(first)}. {ways}"
-        return [DataNote("looks like", len(times), text)]
-    return []
+def note_on_all_pairs(users: int, items: int, pairs: int) -> DataNote | None:
+    """Return a note if every user has every item, as in a table that was made from a matrix."""
+    if min(users, items) < _ROWS or pairs < users * items:
+        return None
+    text = (
+        f"each of {users:,} users has each of {items:,} items: nothing can be learned from this. If rows of "
+        "value 0 are no interactions, leave them out: value=…, min_value=1 (--value-column, --min-value)."
+    )
+    return DataNote("looks like", pairs, text)

@@ -26,7 +26,7 @@ import polars as pl
 from mrfrec.checks import missing_extra
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io import batches as tables
-from mrfrec.io.batches import FEATURE, ID_ROLES, POLARS_ERRORS, UNUSED, Roles, Source, Types, batch_of
+from mrfrec.io.batches import FEATURE, ID_ROLES, POLARS_ERRORS, UNREAD, Roles, Source, Types, batch_of
 
 _SCHEMES = ("postgresql", "postgres", "sqlite")
 _TARGETS = "a file, or the URL of a database: postgresql://… or sqlite:///…"
@@ -426,7 +426,7 @@ def _series(array: Any, kind: Any, role: str) -> pl.Series:
     if name == "uuid" and series.dtype == pl.Binary:
         digits = series.bin.encode("hex")
         return digits.str.replace("^(.{8})(.{4})(.{4})(.{4})", "${1}-${2}-${3}-${4}-")
-    holds_numbers = role in ("value", "time", UNUSED) or role.startswith(FEATURE)
+    holds_numbers = role in ("value", "time") or role.startswith((FEATURE, UNREAD))
     return series.cast(pl.Float64) if holds_numbers and name == "numeric" else series
 
 

@@ -1,6 +1,5 @@
 """Number the ids of users and items while tables are read, and decide on their types."""
 
-import logging
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,11 +12,10 @@ from mrfrec.data.pairs import DataNote
 from mrfrec.errors import DataError
 from mrfrec.io.batches import DOUBTFUL, EXACT, Source, not_an_integer
 
-_log = logging.getLogger("mrfrec")
-
-# Rows that are numbered at one time, and ids that an error shows.
+# Rows that are numbered at one time, ids that an error shows, and rows from which a note tells of types.
 _SLICE = 1 << 18
 _SHOWN = 5
+_ROWS = 10
 TEXT_IDS = 'If ids are texts: ids="text" (--ids text); "users" or "items" for these alone.'
 """Advice about integers among texts."""
 
@@ -69,6 +67,8 @@ class IdNumbering:
     def __init__(self, role: str, *, is_text: bool = False) -> None:
         self.role = role
         self.note: DataNote | None = None
+        # Whether the ids of earlier data are texts. Integers among texts are no doubt then.
+        self.joins_texts = False
         self.ids: Ids
         self.rank: npt.NDArray[np.int32]
         self._is_text = is_text
@@ -92,7 +92,8 @@ class IdNumbering:
                 self._refuse(self._types["strings"])
         texts = ids.cast(pl.String) if is_integer else ids
         codes = texts.cast(self.texts.dtype).to_physical().to_numpy().astype(np.int32)
-        if not (is_integer or self._is_text or rows is None) and len(self._odd) < _SHOWN:
+        is_known = is_integer or self._is_text or self.joins_texts
+        if not (is_known or rows is None) and len(self._odd) < _SHOWN:
             self._look_for_odd(codes, rows.to_numpy(), table)
         return codes
 
@@ -142,13 +143,13 @@ class IdNumbering:
 
     def finish(self, column: npt.NDArray[np.int32]) -> None:
         """Number the ids 0, 1, 2, … in ascending order, and put the new numbers into the column."""
-        used = np.zeros(int(column.max()) + 1, np.bool_)
-        used[column] = True
+        counts = np.bincount(column)
+        used = counts > 0
         # Ids of rows that were all left out get no number.
         codes = np.flatnonzero(used)
         ids = self.texts_of(codes)
         if "strings" not in self._types:
-            ids = self._as_integers(ids)
+            ids = self._as_integers(ids, counts[codes])
         order = ids.arg_sort()
         ids = ids.gather(order)
         self.rank = np.full(len(used), -1, np.int32)
@@ -161,8 +162,11 @@ class IdNumbering:
         self.ids = Ids(Texts.of(ids) if ids.dtype == pl.String else ids.to_numpy())
         del self.texts
 
-    def _as_integers(self, ids: pl.Series) -> pl.Series:
-        """Return integers if all texts are integers; otherwise texts, unless a column had integers."""
+    def _as_integers(self, ids: pl.Series, rows: npt.NDArray[np.int64]) -> pl.Series:
+        """Return integers if all texts are integers; otherwise texts, unless a column had integers.
+
+        `rows` has the number of rows of each id.
+        """
         odd = pl.repeat(True, len(ids), eager=True)
         whole = ids.str.strip_suffix(".0")
         for kind in (pl.Int64, pl.UInt64):
@@ -180,11 +184,13 @@ class IdNumbering:
             if not len(others):
                 raise DataError(f"{self.role} ids are both below 0 and above 2**63. Make them strings.")
             self._refuse(f"a text file, such as {others[0]!r}")
-        if 0 < 2 * len(others) < len(ids):
-            _log.info(
-                "%s ids are strings, since %s of %s are not integers; the first is %r",
-                self.role, f"{len(others):,}", f"{len(ids):,}", others[0],
-            )  # fmt: skip
+        count, total = int(rows[odd.to_numpy()].sum()), int(rows.sum())
+        if 0 < 2 * count <= total >= _ROWS and not self.joins_texts:
+            text = (
+                f"{self.role} ids are read as texts: in {count:,} of {total:,} rows they are no integers "
+                f"({others[0]!r}), in the others they are. Correct them if they are wrong. {TEXT_IDS}"
+            )
+            self.note = DataNote("looks like", count, text)
         return ids
 
     @property

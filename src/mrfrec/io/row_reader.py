@@ -4,6 +4,7 @@ A row takes two small integers, a value and a time in memory, in the order of th
 """
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -21,12 +22,14 @@ from mrfrec.data.pairs import DataNote, Sums, combine_in_ranges
 from mrfrec.data.reading_options import ReadingOptions
 from mrfrec.data.times import (
     MICROSECONDS_UNKNOWN,
+    UNITS,
     UNKNOWN,
     Faults,
     TimeColumn,
     Times,
     advice_on_time,
     note_on_future,
+    notes_on_times,
     shown,
     tell,
 )
@@ -36,20 +39,21 @@ from mrfrec.io.batches import (
     FAULT,
     ID_ROLES,
     INT64_MAX,
-    UNUSED,
+    UNREAD,
     Roles,
     Source,
     Types,
     not_an_integer,
     reading,
     typed_columns,
+    written_as_missing,
 )
 from mrfrec.io.columns import (
-    UnusedValues,
+    UnreadColumn,
+    UnreadEvents,
     check_that_columns_agree,
     name_list,
     note_on_titles,
-    notes_on_times,
 )
 from mrfrec.io.id_numbering import TEXT_IDS, IdNumbering, note_on_floats
 
@@ -86,6 +90,8 @@ class RowReader:
         self._ends = np.empty(0, np.int64)
         self.erased_rows, self._erased_users = 0, set[int]()
         self._or_skip = "" if options is None else _OR_SKIP
+        # Tables of events are checked for ids such as NULL, unless their ids are said to be texts.
+        self._with_missing = () if options is None else {*ID_ROLES} - {*options.text_ids}
         self.users = IdNumbering("user", is_text="user" in self.options.text_ids)
         self.items = IdNumbering("item", is_text="item" in self.options.text_ids)
         self.is_binary = not self.options.rows_have_weights
@@ -97,7 +103,8 @@ class RowReader:
         # Numbers of rows. `expected` is 0 if it is unknown.
         self.read_rows = self.kept_rows = self.expected = 0
         self.notes: list[DataNote] = []
-        self.unused_values: UnusedValues | None = None
+        # Columns that are only looked at.
+        self.unread: dict[str, UnreadColumn | UnreadEvents] = {}
         # Whether rows of a table without a column of times count as the oldest.
         self.fills_times = False
         self._oldest = oldest
@@ -114,8 +121,9 @@ class RowReader:
         self._time_columns |= {roles[role]: None for role in ("time",) if role in roles}
         types = {"user": self.users.texts.dtype, "item": self.items.texts.dtype}
         for batch in self.good_rows(table, roles, types):
-            if self.unused_values is not None and UNUSED in roles:
-                self.unused_values.add(batch[UNUSED])
+            for name, column in self.unread.items():
+                if f"{UNREAD}{name}" in roles:
+                    column.add(batch[f"{UNREAD}{name}"])
             if self.options.min_value is not None:
                 batch = batch.filter(batch["value"].to_numpy() >= np.float32(self.options.min_value))
             if self.fills_times and "time" not in roles:
@@ -181,7 +189,7 @@ class RowReader:
         for batch in table.batches(roles, types or {}):
             with reading(table.name):
                 check_that_columns_agree(table, roles, batch, row)
-                typed, faults = typed_columns(batch, table, roles, types or {})
+                typed, faults = typed_columns(batch, table, roles, types or {}, self._with_missing)
                 if "time" in roles:
                     typed = self._with_times(typed, faults, table, roles["time"])
             # Keep the first fault of each row, or null.
@@ -214,7 +222,8 @@ class RowReader:
         if refused:
             message, advice = refused
             first = f"It is the first of {bad_rows:,} bad rows" if bad_rows > 1 else "It is the only bad row"
-            raise DataError(f"{message} {first} among {row - passed:,}. Correct it{self._or_skip}.{advice}")
+            or_skip = "" if bad_rows == row - passed > 1 else self._or_skip
+            raise DataError(f"{message} {first} among {row - passed:,}. Correct it{or_skip}.{advice}")
 
     def _with_times(self, typed: pl.DataFrame, faults: Faults, table: Source, name: str) -> pl.DataFrame:
         """Return rows with times in microseconds, and add the faults of rows without a time."""
@@ -280,7 +289,7 @@ class RowReader:
             times[unknown] = oldest
             text = f"{counted(count, 'row')} without a time count as the oldest, {shown(oldest)}"
             self.note(DataNote("missing times", count, text))
-        unit = f" ({self._times.form})" if self._times.form in ("seconds", "milliseconds") else ""
+        unit = f" ({self._times.form})" if self._times.form in UNITS else ""
         tell(times, list(self._time_columns), unit)
         names, are_numbers = in_words(map(repr, self._time_columns)), bool(unit)
         for note in (note_on_future(times), *notes_on_times(times, names, are_numbers=are_numbers)):
@@ -336,10 +345,12 @@ def _refusal(
     fault = why[index]
     role = faults.get(fault, (None, None))[1]
     value = None if role is None else batch[role][index]
-    got = "" if role is None else f", {shortened(repr(value), 80)}"
+    got = "" if value is None else f", {shortened(repr(value), 80)}"
     advice = advice_on_time(fault, value)
-    if fault in map(not_an_integer, ID_ROLES):
+    if fault in (why(role) for why in (not_an_integer, written_as_missing) for role in ID_ROLES):
         advice = f" {TEXT_IDS}"
+    if role == "value" and re.fullmatch(r"\s*-?\d+(,\d+)+\s*", str(value)):
+        advice = " Numbers have a decimal point and nothing between thousands: write 4.5 for 4,5."
     return f"{table.name}, row {before + index + 1:,}: {fault}{got}.", advice
 
 

@@ -380,10 +380,12 @@ def _series(column: "nw.Series[Any]", role: str) -> pl.Series | list[Any]:
     if column.dtype.is_float() or (column.dtype.is_integer() and column.null_count() == 0):
         return pl.Series(column.to_numpy(), nan_to_null=True)
     if (role == "time" or role.startswith(FEATURE)) and isinstance(column.dtype, nw.Datetime):
-        if column.dtype.time_zone is None:
-            return pl.Series(column.to_numpy())
-        in_utc = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
-        return pl.Series(in_utc.to_numpy()).dt.replace_time_zone("UTC")
+        in_utc = column
+        if column.dtype.time_zone is not None:
+            in_utc = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+        # pandas may have seconds, which polars does not know.
+        times = pl.Series(in_utc.to_numpy().astype("datetime64[us]"))
+        return times if column.dtype.time_zone is None else times.dt.replace_time_zone("UTC")
     # None, NaN, and pandas' NaT and NA, which cannot be compared, are missing.
     odd = ("NAType", "NaTType")
     return [None if type(x).__name__ in odd or (np.isscalar(x) and x != x) else x for x in column.to_list()]

@@ -6,7 +6,7 @@ file is.
 
 import inspect
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,15 +35,16 @@ from mrfrec.data.reading_options import (
 )
 from mrfrec.data.times import IN_THE_FUTURE
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.batches import OTHER, UNUSED, Source, reading
+from mrfrec.io.batches import OTHER, UNREAD, Source, reading
 from mrfrec.io.columns import (
-    RATINGS,
-    UnusedValues,
+    UnreadColumn,
+    UnreadEvents,
     check_that_rows_may_be_counted,
     find_roles,
-    letters,
     name_list,
+    note_on_all_pairs,
     note_on_one_id,
+    unread_columns,
 )
 from mrfrec.io.id_numbering import without_fractions
 from mrfrec.io.item_table import read_item_rows, table_beside
@@ -100,9 +101,8 @@ def read_interactions(
         Column of the items, if its name does not tell.
     value
         Column of the values, for the options that need them: ratings, counts, plays. The options are
-        `min_value` and `binary=False`. Values are kept in single precision. With False every row is a like,
-        whatever a column that is recognised holds; there is a warning else if it looks like ratings, returns
-        or labels.
+        `min_value` and `binary=False`. Values are kept in single precision. False says that every row is a
+        like. Without it, a column of ratings, returns, labels or refunds that no option uses gives a warning.
     title
         Column of the items' titles. Of several titles of one item, the first in alphabetical order is taken.
     items
@@ -120,9 +120,9 @@ def read_interactions(
         kinds. A weight of 0 leaves the rows out.
     time
         Column of the times, if its name does not tell; False reads none. Times are dates, texts in ISO 8601,
-        or seconds or milliseconds since 1970; UTC if they name no zone. The last time of each pair is kept,
-        in `Interactions.times`. A row whose time cannot be read is a bad row. With True there must be a
-        column of times.
+        or numbers: seconds since 1970, or smaller units. They are in UTC if they name no zone. The last time
+        of each pair is kept, in `Interactions.times`. A row whose time cannot be read is a bad row. With True
+        there must be a column of times.
     now
         Time from which `window` is measured, by default the latest time in the data.
     since
@@ -169,13 +169,15 @@ class RowsBefore(NamedTuple):
 
     `columns` has the names of the columns of the first table by role; it is None for the first table itself.
     `oldest` is the oldest time of the data, and rows later than `latest` are bad; both are microseconds since
-    1970. Rows of people in `erased` are left out.
+    1970. Rows of people in `erased` are left out. `text_ids` are the roles whose ids are texts
+    in the data.
     """
 
     columns: Mapping[str, str] | None = None
     oldest: int | None = None
     latest: int | None = None
     erased: Erasures | None = None
+    text_ids: Collection[str] = ()
 
 
 def read_events(source: object, before: RowsBefore, **parameters: Any) -> Interactions:
@@ -212,11 +214,13 @@ def _interactions(parameters: Mapping[str, Any], before: RowsBefore) -> Interact
         for role, ids in (("user", rows.users.ids), ("item", rows.items.ids)):
             if note := note_on_one_id(role, names[role], len(ids), rows.kept_rows):
                 rows.note(note)
-        if rows.unused_values is not None:
-            if note := rows.unused_values.note():
+        if rows.is_binary and (note := note_on_all_pairs(len(users), len(item_ids), matrix.nnz)):
+            rows.note(note)
+        for column in rows.unread.values():
+            if note := column.note():
                 rows.note(note)
-            else:
-                _log.info("%s is not used: %s", rows.unused_values.column, rows.unused_values.ways())
+            elif isinstance(column, UnreadColumn) and column.holds_values:
+                _log.info("%s is not used: %s", column.column, column.ways())
     origin = replace(origin, columns=names)
     if rows.is_binary:
         matrix = matrix.astype(np.float32)
@@ -277,10 +281,16 @@ def _read_rows(
     tables: list[tuple[Source, dict[str, str]]] = []
     names: dict[str, str] = {}
     rows = RowReader(options, latest=before.latest, oldest=before.oldest, erased=before.erased)
+    for ids in (rows.users, rows.items):
+        ids.joins_texts = ids.role in before.text_ids
     for table in sources:
         roles = find_roles(table, named, needed, before.columns, compared)
+        counts = "its weight" if options.rows_have_weights else "as a like"
+        is_looked_at = before.columns is None and not (ignores_values or tables)
         if not uses_kinds and (kinds := roles.pop("event", None)) is not None:
             rows.unused[kinds] = "event_weights={…}"
+            if is_looked_at:
+                rows.unread[kinds] = UnreadEvents(kinds, table.name, counts)
         if time is False:
             roles.pop("time", None)
         if ignores_values:
@@ -293,18 +303,17 @@ def _read_rows(
                 raise ParameterError("min_value", rule, min_value, advice)
         if "value" in roles and not uses_values and not tables:
             rows.unused[roles["value"]] = "min_value=… or binary=False"
-            if before.columns is None:
-                counts = "its weight" if options.rows_have_weights else "as a like"
-                rows.unused_values = UnusedValues(roles["value"], table.name, counts)
-                rows.unused_values.may_be_ratings = letters(roles["value"]) in RATINGS
+        if is_looked_at and not uses_values:
+            for name in unread_columns(table, roles):
+                holds_values = name == roles.get("value")
+                rows.unread[name] = UnreadColumn(name, table.name, counts, holds_values=holds_values)
         read = {role: name for role, name in roles.items() if wanted.get(role, True)}
         others = [name for name in table.columns if name not in roles.values()]
         if others and not tables:
             used = ", ".join(f"{role} {name!r}" for role, name in read.items() if role in _COLUMNS)
             _log.info("columns of %s: %s; not read: %s", table.name, used, name_list(others))
         names = names or {role: name for role, name in read.items() if role in _COLUMNS}
-        if rows.unused_values is not None and "value" in roles:
-            read[UNUSED] = roles["value"]
+        read |= {f"{UNREAD}{name}": name for name in rows.unread if name in table.columns}
         tables.append((table, read))
     without = [table.name for table, roles in tables if "value" not in roles]
     if without and len(without) < len(tables):

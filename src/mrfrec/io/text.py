@@ -19,10 +19,10 @@ import polars.selectors as cs
 
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io import batches as tables
-from mrfrec.io.batches import BLANK, FAULT, ID_ROLES, LONGEST, UNUSED, Roles, Source, Types, batch_of, stream
+from mrfrec.io.batches import BLANK, FAULT, ID_ROLES, LONGEST, UNREAD, Roles, Source, Types, batch_of, stream
 
-# polars may turn the numbers of these roles into text.
-_NUMBERS = ("value", "time", UNUSED)
+# polars may turn the numbers of roles that begin so into text.
+_NUMBERS = ("value", "time", UNREAD)
 # Spare columns after the last one show rows with too many fields.
 _SPARE_COLUMNS = 4
 # The columns of JSON lines and their types are inferred from so many lines.
@@ -245,7 +245,7 @@ def _parse_fast(
     for role, column in roles.items():
         if schema[column] == pl.String:
             key = "|".join(re.escape(json.dumps(column, ensure_ascii=plain)) for plain in (True, False))
-            odd.append(rf"(?:{key})\s*:\s*" + (r"[tf{\[]" if role in _NUMBERS else r'[^\sn"]'))
+            odd.append(rf"(?:{key})\s*:\s*" + (r"[tf{\[]" if role.startswith(_NUMBERS) else r'[^\sn"]'))
     if lines.str.contains(f"(?i){'|'.join(odd)}").any():
         return None
     try:

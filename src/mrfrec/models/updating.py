@@ -11,7 +11,7 @@ import numpy.typing as npt
 from mrfrec.checks import check_flag, counted, warn
 from mrfrec.core.engine import Progress
 from mrfrec.data.erasures import NEVER, Erasures
-from mrfrec.data.ids import as_list
+from mrfrec.data.ids import as_list, text_roles
 from mrfrec.data.interactions import Interactions
 from mrfrec.data.merging import add, added_before, origin_of_data, without_erased, without_users
 from mrfrec.data.pairs import DataNote, Origin
@@ -149,7 +149,8 @@ def read_more(fitted: FittedState, source: object, **options: Any) -> "Interacti
             rule = "left out: the model was fitted without times"
             raise ParameterError("missing_time", rule, options["missing_time"])
         options = {"time": False, **options}  # times of the new events alone could not be kept
-    before = RowsBefore(origin.columns, oldest, erased=fitted.erasures)
+    text_ids = text_roles(fitted.training_for("update").users, fitted.catalogue.items)
+    before = RowsBefore(origin.columns, oldest, erased=fitted.erasures, text_ids=text_ids)
     return read_events(source, before, **options, **origin.rules)
 
 

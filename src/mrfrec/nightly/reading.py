@@ -8,6 +8,7 @@ from typing import Any
 
 from mrfrec.checks import counted, in_words
 from mrfrec.data.erasures import Erasures
+from mrfrec.data.ids import text_roles
 from mrfrec.data.interactions import Interactions
 from mrfrec.data.merging import add, added_before, origin_of_data, without_erased
 from mrfrec.errors import EmptyTableError, ParameterError
@@ -69,7 +70,8 @@ def _new_events(night: Night, old: Interactions | None, erased: Erasures) -> Int
     if old is not None:
         origin = origin_of_data(old)
         oldest = None if origin.times is None else int(origin.times.min())
-        before = before._replace(columns=origin.columns, oldest=oldest)
+        text_ids = text_roles(old.users, old.items)
+        before = before._replace(columns=origin.columns, oldest=oldest, text_ids=text_ids)
     parameters = {**({"time": True} if night.job.reads_since else {}), **source.reading}
     try:
         new = read_events(source.data, before, progress=night.progress, **parameters)
