@@ -35,8 +35,13 @@ def test_renumbered_users_are_refused_and_the_last_published_run_has_the_sample(
     table = events()
     table.write_csv(tmp_path / "events.csv")
     job = write_job(tmp_path, LOOSE)
-    assert nightly.run(job)["same_pairs"] is None
-    assert nightly.run(job)["same_pairs"] == 1
+    first = nightly.run(job)
+    assert (first["same_pairs"], first["reasons"]) == (None, [])
+    again = nightly.run(job)
+    assert again["same_pairs"] == 1
+    assert again["reasons"] == [
+        "the events are those of the last published run: does the source still get new ones?"
+    ]
     assert ["sample" in run for run in report_of(tmp_path)] == [False, True]
     user = "u" + ((pl.col("user").str.slice(1).cast(int) + 1) % 400).cast(str)
     table.with_columns(user=user).write_csv(tmp_path / "events.csv")

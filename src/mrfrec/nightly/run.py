@@ -168,6 +168,10 @@ def _guard_data(night: Night, published: Recommender | None, data: Interactions)
     moved = {"drift": None} if published is None else drift(published, data)
     night.record |= {**size, **moved, "data": data.fingerprint, "ids": ids_of(data.users, data.items)}
     sample = night.last.get("sample")
+    if job.source.mode == "fit" and night.last.get("data") == data.fingerprint:
+        reason = "the events are those of the last published run: does the source still get new ones?"
+        night.record["reasons"].append(reason)
+        _log.warning(reason)
     night.record["same_pairs"] = None if sample is None else share_again(sample, data)
     night.record["sample"] = sample_of(data)
     recent = night.history.recent or ([] if published is None else [published.fitted_.size._asdict()])
