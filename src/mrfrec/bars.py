@@ -1,4 +1,4 @@
-"""Bars that show how far a call is and how long it will take: `progress=True`, and the command line."""
+"""Progress bars, for `progress=True` and for the command line."""
 
 import sys
 from collections.abc import Iterator
@@ -10,9 +10,10 @@ from mrfrec.errors import ParameterError
 
 
 def showing(progress: Progress | bool | None) -> AbstractContextManager[Progress | None]:
-    """Return a context with the callback of a parameter `progress`: the function itself, or bars for True.
+    """Return a context manager that gives the callback for a parameter `progress`.
 
-    Bars are drawn on stderr, or as one line in a notebook. True counts as None where there is neither.
+    A function is returned as it is. True gives bars on stderr in a terminal, one line that is updated in a
+    notebook, and None elsewhere.
     """
     if progress is True and sys.stderr.isatty():
         return _bars_in_terminal()
@@ -27,13 +28,13 @@ def showing(progress: Progress | bool | None) -> AbstractContextManager[Progress
 
 @contextmanager
 def _bars_in_terminal() -> Iterator[Progress]:
-    """Draw a bar for each call, one after the other, below what is written to stderr meanwhile."""
+    """Draw one bar per call, below anything that is written to stderr meanwhile."""
     from rich import progress as rich
     from rich.console import Console
 
     text = rich.TextColumn("{task.description}", markup=False)
     columns = (text, rich.BarColumn(), rich.TaskProgressColumn(), rich.TimeElapsedColumn())
-    # With redirect_stdout, results would go to stderr, where the bars are.
+    # With redirect_stdout, results would be written to stderr with the bars.
     settings: dict[str, Any] = {"console": Console(stderr=True), "transient": True, "redirect_stdout": False}
     with rich.Progress(*columns, rich.TimeRemainingColumn(), **settings) as bars:
         before, was_over = 0, True
@@ -41,12 +42,12 @@ def _bars_in_terminal() -> Iterator[Progress]:
         def show(stage: str, done: int, total: int) -> None:
             nonlocal before, was_over
             is_over = 0 < total <= done
-            # Another call begins where less is done than before; or after the end, unless that is said twice.
+            # A new call has begun if less is done than before, or if anything but the end follows the end.
             if not bars.tasks or (not is_over if was_over else done < before):
                 bars.add_task(stage)
             before, was_over = done, is_over
             task = bars.tasks[-1]
-            if total:  # the share never falls, although the total may grow
+            if total:  # The total may grow; the bar must not move back.
                 bars.update(task.id, description=stage, total=1, completed=max(done / total, task.completed))
             else:
                 bars.update(task.id, description=f"{stage} ({done:,})", total=None)
@@ -55,9 +56,9 @@ def _bars_in_terminal() -> Iterator[Progress]:
 
 
 def _line_in_notebook() -> Progress:
-    """Return a callback that shows one line and replaces it, so that a notebook keeps the last one alone.
+    """Return a callback that shows one line and updates it, so that a notebook keeps only the last one.
 
-    The bars of rich would need ipywidgets there.
+    In a notebook, the bars of rich would need ipywidgets.
     """
     from IPython.display import display
 

@@ -1,4 +1,4 @@
-"""Checks of parameters and forked processes, words for messages, warnings at the caller's line."""
+"""Check parameters and forked processes; build messages; warn at the caller's line."""
 
 import inspect
 import math
@@ -26,7 +26,7 @@ _lost_threads: list[str] = []  # names of the threads of polars that this proces
 
 
 def check_number(name: str, value: object, rule: str, holds: Callable[[float], bool]) -> float:
-    """Return `value` as a float if it is finite and `holds(value)`; otherwise raise, quoting `rule`."""
+    """Return `value` as a float if it is finite and `holds(value)`; otherwise raise an error with `rule`."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ParameterError(name, rule, value)
     try:
@@ -53,7 +53,7 @@ def check_count(name: str, value: object, least: int = 1) -> int:
 
 
 def check_thread_count(value: object) -> int | None:
-    """Return a number of threads, None for one for each core, which −1 means, too."""
+    """Return a number of threads; None, or −1, means one per core."""
     if value is None or (isinstance(value, Integral) and value == -1):
         return None
     try:
@@ -63,15 +63,15 @@ def check_thread_count(value: object) -> int | None:
 
 
 def check_seed(value: object) -> int:
-    """Return a 32-bit seed; refuse None, with which a run could not be repeated."""
+    """Return a 32-bit seed; refuse None, because the run could not be repeated."""
     if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= int(value) < 2**32:
         raise ParameterError("seed", "a whole number from 0 to 4294967295", value)
     return int(value)
 
 
 def check_dtype(value: object) -> Literal["float32", "float64"]:
-    """Return the name of a precision, which may also be a type or dtype of numpy."""
-    name = getattr(value, "__name__", str(value))  # of a type; a dtype is written as its name
+    """Return the name of a dtype, given as a name, a numpy type or a numpy dtype."""
+    name = getattr(value, "__name__", str(value))  # A type has __name__; str() of a dtype is its name.
     if name == "float32":
         return "float32"
     if name == "float64":
@@ -87,7 +87,7 @@ def check_flag(name: str, value: object) -> bool:
 
 
 def is_unicode(text: str) -> bool:
-    """Return whether UTF-8 can hold a text, which is not so for half of a surrogate pair."""
+    """Return whether a text can be encoded as UTF-8; one with a lone surrogate cannot."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -101,44 +101,44 @@ def check_frames(library: str | None) -> str | None:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number of things in words: "1 row", "2,000 rows"."""
+    """Return a count with its noun: "1 row", "2,000 rows"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def in_words(words: Iterable[object], last: str = "and") -> str:
-    """Return words as a list in a sentence: "a, b and c"."""
+    """Join words for a sentence: "a, b and c"."""
     *others, end = [*map(str, words)] or [""]
     return f"{', '.join(others)} {last} {end}" if others else end
 
 
 def missing_extra(need: str, extra: str) -> MissingLibraryError:
-    """Return an error that says what is needed ("a plot needs matplotlib"), and how to install the extra."""
+    """Return an error with the need, such as "a plot needs matplotlib", and how to install the extra."""
     return MissingLibraryError(f"{need}: {how_to_install(extra)}.")
 
 
 def how_to_install(extra: str) -> str:
-    """Return the command that adds an extra to this installation: from an index, a clone or a wheel."""
+    """Return the command that adds an extra to this installation, from an index, a clone or a wheel."""
     import json
     from importlib.metadata import PackageNotFoundError, distribution
     from urllib.parse import urlsplit
     from urllib.request import url2pathname
 
-    option, place = "", "mrfrec"
+    option, source = "", "mrfrec"
     try:
         origin = json.loads(distribution("mrfrec").read_text("direct_url.json") or "{}")
-        if origin:  # none was given: it came by its name, from an index
+        if origin:  # Without it, mrfrec was installed by its name from an index.
             local = urlsplit(origin["url"]).scheme == "file"
-            place = url2pathname(urlsplit(origin["url"]).path) if local else ""
+            source = url2pathname(urlsplit(origin["url"]).path) if local else ""
             option = "-e " if origin.get("dir_info", {}).get("editable") else ""
     except (PackageNotFoundError, LookupError, ValueError):
-        place = ""
-    if not place or (place != "mrfrec" and not Path(place).exists()):
+        source = ""
+    if not source or (source != "mrfrec" and not Path(source).exists()):
         return f'pip install ".[{extra}]" in a clone of mrfrec'
-    return f'pip install {option}"{place}[{extra}]"'
+    return f'pip install {option}"{source}[{extra}]"'
 
 
 def check_device_name(device: object) -> str:
-    """Return the name of a device; whether the device exists is checked when it is used."""
+    """Return the name of a device; whether it exists is checked on first use."""
     if not isinstance(device, str) or re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", device) is None:
         rule = '"auto", "cpu", "cuda", or a numbered device such as "cuda:1"'
         raise ParameterError("device", rule, device)
@@ -146,7 +146,7 @@ def check_device_name(device: object) -> str:
 
 
 def warn(message: str) -> None:
-    """Issue a `MrfrecWarning` for the nearest calling line outside this package."""
+    """Issue a `MrfrecWarning` at the nearest calling line outside this package."""
     depth = 1
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("mrfrec."):
@@ -156,7 +156,7 @@ def warn(message: str) -> None:
 
 
 def check_threads(work: str) -> None:
-    """Refuse work that needs the threads of polars if a fork has lost them: it would wait forever."""
+    """Refuse work that needs the threads of polars if a fork has lost them; it would wait forever."""
     if _lost_threads:
         raise DataError(
             f"{work} is not possible in this process: it was forked from one that had used polars, whose "
@@ -166,16 +166,16 @@ def check_threads(work: str) -> None:
 
 
 def _note_threads() -> None:
-    """Note the threads of this process just before a fork; none if there is no /proc."""
+    """Record the names of the running threads before a fork; record none without /proc."""
     _threads.clear()
     if "polars" in sys.modules:
         for path in Path("/proc/self/task").glob("*/comm"):
-            with suppress(OSError):  # the thread has ended
+            with suppress(OSError):  # The thread has ended.
                 _threads.append(path.read_text().strip())
 
 
 def _note_lost_threads() -> None:
-    """Note in the child which threads of polars it lacks: a fork copies only the thread that forks."""
+    """Record in the child which threads of polars it lacks: a fork copies only the thread that forks."""
     _lost_threads.extend(name for name in _threads if re.fullmatch(r"polars-\d+", name))
 
 
@@ -183,7 +183,7 @@ os.register_at_fork(before=_note_threads, after_in_child=_note_lost_threads)
 
 
 def shortened(text: str, most: int) -> str:
-    """Cut a text to a number of characters, an ellipsis included."""
+    """Shorten a text to at most `most` characters, including the ellipsis."""
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
 
@@ -198,9 +198,9 @@ _ELSEWHERE = {
 
 
 def guided(function: Callable[P, R], hints: Mapping[str, str] = MappingProxyType({})) -> Callable[P, R]:
-    """Let a call of a method with a wrong parameter raise a `TypeError` that says what to write.
+    """Wrap a method so that the `TypeError` of a call with wrong parameters says what to write.
 
-    `hints` say what to write in place of parameters that the method does not have.
+    `hints` has, by the name of a parameter that the method lacks, what to write instead.
     """
 
     @wraps(function)
@@ -224,7 +224,7 @@ def _advice(
     name: str, parameters: Sequence[inspect.Parameter], values: Sequence[Any], named: Mapping[str, Any],
     hints: Mapping[str, str],
 ) -> str:  # fmt: skip
-    """Return what to write in place of a call."""
+    """Return what to write instead of a wrong call."""
     known = [x.name for x in parameters if x.kind in (x.KEYWORD_ONLY, x.POSITIONAL_OR_KEYWORD)]
     for wrong, value in named.items():
         if wrong in known:

@@ -1,4 +1,4 @@
-"""Show values as tables: text, Markdown, HTML for notebooks, JSON, and data frames."""
+"""Show results as tables: text, Markdown, HTML for notebooks, JSON, and data frames."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from mrfrec.checks import check_frames
 if TYPE_CHECKING:
     from rich.table import Table
 
-_NUMBER = re.compile(r"[+−-]?\d|–$|$")  # the beginning of a cell with one, or of one without
+_NUMBER = re.compile(r"[+−-]?\d|–$|$")  # Matches a cell that begins with a number, is a dash, or is empty.
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Section:
         return "\n".join([f"## {self.title}\n", *lines] if self.title else lines)
 
     def html(self) -> str:
-        """Return a table for a notebook: columns of numbers to the right, others to the left."""
+        """Return a table for a notebook, with columns of numbers aligned to the right."""
         title = f"<p><strong>{_escaped(self.title)}</strong></p>" if self.title else ""
         sides = [
             "right" if all(map(_NUMBER.match, cells)) else "left" for cells in zip(*self.rows, strict=True)
@@ -54,7 +54,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """Tables, a few lines about how the results were obtained, and the same results as data."""
+    """Results as tables and as data, with a few lines on how they were obtained."""
 
     about: Sequence[str]
     sections: Sequence[Section]
@@ -62,10 +62,10 @@ class Report:
     notes: Sequence[str] = field(default_factory=tuple)
     records: Sequence[Mapping[str, Any]] = ()  # rows of a data frame
     library: str | None = None  # of the data frame; polars if None
-    headline: int = 1  # number of sections that say the most, the first ones
+    headline: int = 1  # number of sections, from the first, that `brief` shows
 
     def on(self, data: dict[str, Any]) -> "Report":
-        """Add the source of the data, as typed."""
+        """Add where the data came from, as the user typed it."""
         options = "".join(f", {name}={value}" for name, value in data.items() if name != "data")
         about = [f"data: {' '.join(map(str, data.get('data', ())))}{options}", *self.about]
         return replace(self, about=about, data={"data": data, **self.data})
@@ -83,7 +83,7 @@ class Report:
         return f'<div style="overflow-x: auto">{"".join(parts)}</div>'
 
     def brief(self) -> str:
-        """Return the lines about the results and the tables of the headline as text."""
+        """Return the lines in `about` and the headline tables as text."""
         lines = [*self.about]
         for section in self.sections[: self.headline]:
             lines += ["", *([section.title] if section.title else [])]
@@ -91,19 +91,19 @@ class Report:
         return "\n".join(lines)
 
     def json(self) -> str:
-        """Return the results and the version of mrfrec as JSON, at full precision."""
+        """Return the results in full precision, and the version of mrfrec, as JSON."""
         data = {"mrfrec": __version__, **self.data}
         return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 @singledispatch
 def report_of(value: object) -> Report:
-    """Return what there is to show of a value. A module that can tell registers a function for a class."""
+    """Return the report of a value; modules register a function for each class that has one."""
     raise NotImplementedError(f"nothing is known to show of {type(value).__name__}")
 
 
 class Tabular:
-    """A value that shows itself as a table: as text, in a notebook, and as a data frame."""
+    """A result that shows itself as tables: in a terminal, in a notebook, and as a data frame."""
 
     def __repr__(self) -> str:
         return report_of(self).brief()
@@ -112,13 +112,13 @@ class Tabular:
         return report_of(self).html()
 
     def to_markdown(self) -> str:
-        """Return the tables as Markdown, with how the results were obtained."""
+        """Return the tables as Markdown, with a few lines on how the results were obtained."""
         return report_of(self).markdown()
 
     def to_frame(self, frames: str | None = None) -> "pl.DataFrame | Any":
-        """Return a data frame of "polars", "pandas" or "pyarrow".
+        """Return the results as a data frame of "polars", "pandas" or "pyarrow".
 
-        By default it is of the library that the data came from, else of polars.
+        The default is the library of the training data, or polars if that was not a data frame.
         """
         import narwhals as nw
 
@@ -130,10 +130,10 @@ class Tabular:
 
 
 def _alike(values: list[Any]) -> list[Any]:
-    """Return the values of a column, as texts if they are of several kinds."""
-    kinds = {type(value) for value in values if value is not None}
-    if kinds <= {int, float} or (len(kinds) == 1 and kinds <= {bool, str}):
-        return [float(x) if x is not None and float in kinds else x for x in values]
+    """Return the values of a column with one type: a mix of types becomes strings, or floats if numeric."""
+    types = {type(value) for value in values if value is not None}
+    if types <= {int, float} or (len(types) == 1 and types <= {bool, str}):
+        return [float(x) if x is not None and float in types else x for x in values]
     return [None if value is None else str(value) for value in values]
 
 
@@ -141,7 +141,7 @@ def _alike(values: list[Any]) -> list[Any]:
 
 
 def number_or_none(value: float) -> float | None:
-    """Return None for NaN, which neither JSON nor a data frame should have."""
+    """Return None instead of NaN, which neither JSON nor a data frame should contain."""
     return value if value == value else None
 
 
@@ -156,14 +156,14 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def parameter_text(name: str, value: object) -> str:
-    """Format the value of a parameter for people."""
+    """Format the value of a parameter for a table."""
     if value is None:
         return "dense" if name == "sparsity" else "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def printable(text: str) -> str:
-    """Replace control characters and the like by spaces."""
+    """Replace control characters, surrogates and line separators by spaces."""
     return "".join(" " if category(c) in ("Cc", "Cs", "Zl", "Zp") else c for c in text)
 
 
@@ -172,7 +172,7 @@ def _escaped(text: str) -> str:
 
 
 def cell_text(value: object) -> str:
-    """Format a cell for people."""
+    """Format a cell of a table: four decimals for floats, a dash for None."""
     if value is None:
         return "–"
     return printable(f"{value:.4f}" if isinstance(value, float) else str(value))
@@ -181,7 +181,7 @@ def cell_text(value: object) -> str:
 def drawn_table(rows: Iterable[Sequence[Any]], names: Sequence[str]) -> "Table":
     """Draw a table for a terminal, with columns of numbers aligned to the right."""
     from rich.table import Table
-    from rich.text import Text  # interprets neither markup nor names of emoji
+    from rich.text import Text  # unlike str, interpreted neither as markup nor as emoji names
 
     drawn = Table(header_style="bold", box=None, pad_edge=False)
     for name in names:
@@ -189,9 +189,9 @@ def drawn_table(rows: Iterable[Sequence[Any]], names: Sequence[str]) -> "Table":
     numeric = set(range(len(names)))
     for row in rows:
         drawn.add_row(*(Text(cell_text(value)) for value in row))
-        numeric -= {place for place, value in enumerate(row) if not isinstance(value, int | float | None)}
-    for place in numeric if drawn.row_count else ():
-        drawn.columns[place].justify = "right"
+        numeric -= {index for index, value in enumerate(row) if not isinstance(value, int | float | None)}
+    for index in numeric if drawn.row_count else ():
+        drawn.columns[index].justify = "right"
     return drawn
 
 

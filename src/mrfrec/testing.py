@@ -1,4 +1,4 @@
-"""Check a model of your own: does it keep the promises of the models of mrfrec?"""
+"""Check whether a model of your own keeps the promises of mrfrec's models."""
 
 import math
 import tempfile
@@ -18,18 +18,18 @@ _K = 4
 
 
 def check_recommender(make: Callable[..., Recommender], data: Interactions) -> None:
-    """Fit a model and check its promises; raise `AssertionError` with the promise that is broken.
+    """Fit a model and check its promises; raise `AssertionError` that names a broken promise.
 
-    A model recommends as many items as asked for, none of which the user has. Contributions add up to the
-    score. A loaded file gives the same answers. The same data gives the same bits with any number of threads.
-    A fit that is interrupted changes nothing. Bad parameters are refused by name.
+    A model recommends as many items as requested, and none that the user has. Contributions add up to the
+    score. A loaded model gives the same answers. The same data gives the same bits, with any number of
+    threads. An interrupted fit changes nothing. Errors about bad parameters name them.
 
     Parameters
     ----------
     make
-        Returns a new model from parameters by name, such as `make(threads=1)`. The class must be registered.
+        A function that returns a new model, such as `make(threads=1)`. The class must be registered.
     data
-        At least ten users. Every user has an item or more, and lacks four items or more.
+        At least ten users; every user has at least one item, and lacks at least four.
     """
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", MrfrecWarning)

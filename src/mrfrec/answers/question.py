@@ -98,7 +98,7 @@ class Question(Options):
 
 
 class QuestionOptions(TypedDict, total=False):
-    """The fields of `Question`, as methods take them by name."""
+    """The fields of `Question`, as keyword arguments of methods."""
 
     k: int
     exclude_seen: bool
@@ -161,7 +161,7 @@ def _check_at_most(at_most: object) -> Quotas:
 
 
 def check_boost(boost: object) -> Boost:
-    """Return a boost whose numbers are plain floats within their limits."""
+    """Check a boost, and return it with its numbers as plain floats."""
     if boost is None:
         return None
     if not isinstance(boost, Mapping) or not {*boost} <= {"add", "multiply"}:

@@ -1,4 +1,4 @@
-"""Write results to stdout or a file, as a table, JSON or CSV; show progress on stderr."""
+"""Write results to stdout or to a file as a table, JSON or CSV; show progress on stderr."""
 
 import csv
 import json
@@ -28,8 +28,8 @@ REPORT_FORMATS = {".json": "json", ".md": "markdown", ".txt": "table"}
 
 
 def kind_of(form: str | None, output: str | Path | None, by_name: Mapping[str, str] = _BY_NAME) -> str:
-    """Return the format that was requested, or the one of the output file's suffix."""
-    refuse_url(output)  # shows no password
+    """Return the requested format, or the one that the suffix of the output file implies."""
+    refuse_url(output)  # Its message hides passwords; those below would show them.
     if form == "parquet" and (output is None or form not in by_name.values()):
         advice = "Give -o FILE for Parquet." if form in by_name.values() else ""
         raise ParameterError("--format", "table, json or csv here", form, advice)
@@ -41,15 +41,15 @@ def kind_of(form: str | None, output: str | Path | None, by_name: Mapping[str, s
 
 
 def progress_bar(results: bool = False) -> AbstractContextManager[Progress | None]:
-    """Give a callback that draws a progress bar if stderr is a terminal, otherwise None.
+    """Return a context manager with a callback that draws a progress bar; None if stderr is no terminal.
 
-    `results` says that results are written to stdout meanwhile: bars on the same terminal would break them.
+    A bar would garble results on the same terminal: with `results`, there is none if stdout is a terminal.
     """
     return showing(sys.stderr.isatty() and not (results and sys.stdout.isatty()))
 
 
 def show_facts(facts: dict[str, Any], name: str, kind: str) -> None:
-    """Write the description of a model file."""
+    """Write the facts about a model file."""
     if kind == "json":
         sys.stdout.write(json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
     else:
@@ -68,7 +68,7 @@ def _flat(facts: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
 
 
 def show_report(report: Report, form: str | None, output: Path | None) -> None:
-    """Write a report as "table", "json" or "markdown"."""
+    """Write a report as a table, JSON or Markdown, to stdout or to a file."""
     kind = kind_of(form, output, REPORT_FORMATS)
     with nullcontext(sys.stdout) if output is None else output_file(output) as file:
         if kind != "table":
@@ -90,9 +90,9 @@ def write_rows(
     output: str | Path | None,
     of_one: bool = False,
 ) -> None:
-    """Write rows as "table", "json" or "csv", streaming except for tables.
+    """Write rows as "table", "json" or "csv". JSON and CSV are streamed.
 
-    A table leaves out the titles if there are none, and the user if all are `of_one`.
+    A table has no titles if the items have none, and no user if all rows are `of_one`.
     """
     with nullcontext(sys.stdout) if output is None else output_file(output) as file:
         if kind == "csv":
@@ -112,7 +112,7 @@ def write_rows(
 
 @contextmanager
 def output_file(path: str | Path) -> Iterator[TextIO]:
-    """Open a file for writing; it appears only when it is complete."""
+    """Open a file for writing; it appears under its name only when it is complete."""
     try:
         with writing(path) as unfinished, unfinished.open("w", encoding="utf-8", newline="") as file:
             yield file
@@ -123,7 +123,7 @@ def output_file(path: str | Path) -> Iterator[TextIO]:
 
 
 def print_table(rows: Iterable[Sequence[Any]], names: Sequence[str], file: TextIO | None = None) -> None:
-    """Write a table, fitted to the terminal if there is one, otherwise as wide as needed."""
+    """Write a table: fitted to the terminal if the file is one, otherwise as wide as needed."""
     out = file or sys.stdout
     _replace_letters(out)
     if out.isatty():
@@ -133,13 +133,13 @@ def print_table(rows: Iterable[Sequence[Any]], names: Sequence[str], file: TextI
 
 
 def _replace_letters(file: TextIO) -> None:
-    """Let letters that the encoding of stdout lacks be shown as on stderr: tables are for people."""
+    """Escape characters that the encoding of stdout lacks, instead of raising an error."""
     if file is sys.stdout and isinstance(file, TextIOWrapper):
         file.reconfigure(errors="backslashreplace")
 
 
 def check_output(path: Path | None, *inputs: str | Path | None) -> None:
-    """Raise if a file cannot be written, or is one of the inputs: names or patterns of files, or URLs."""
+    """Raise if a file cannot be written, or is one of the inputs, which are file names, patterns or URLs."""
     if path is not None:
         refuse_own_input(path, [file for name in inputs if name is not None for file in paths_of(str(name))])
         check_writable(path)

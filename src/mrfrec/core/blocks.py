@@ -307,7 +307,7 @@ def block_name(batch: Blocks, block: int) -> str:
 
 
 def _even_steps(total: int, parts: int) -> list[int]:
-    """Divide steps of progress among tasks that take about the same time."""
+    """Divide the steps of a progress bar evenly among tasks of similar duration."""
     return [total * (part + 1) // parts - total * part // parts for part in range(parts)]
 
 

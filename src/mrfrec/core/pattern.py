@@ -326,6 +326,6 @@ class _PatternSearch:
         return self.workers.stage("pattern", _STEPS * self.passes_expected, (end - steps, end))
 
     def require(self, needed: int) -> None:
-        """Refuse what does not fit the memory."""
+        """Raise an error if `needed` further bytes do not fit in memory."""
         advice = "Keep fewer entries: a smaller sparsity or a smaller max_neighbors."
         self.workers.memory.require("pattern", self.held + needed, advice)

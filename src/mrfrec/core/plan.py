@@ -141,7 +141,7 @@ class Sizes:
 
     @property
     def held(self) -> int:
-        """The bytes from the first stage to the last: both sides of X, and some numbers per item."""
+        """The bytes in use throughout the fit: X by user and by item, and some numbers per item."""
         per_pair = (8 if self.pairs < 2**32 else 12) + (0 if self.binary else 8)  # indices and values
         per_pair += 6 if self.ordered else 0
         sides = per_pair * self.pairs + 16 * (self.users + 1)

@@ -278,7 +278,7 @@ class ItemFeatures:
         return replace(known, items=self.items, matrix=matrix, titles=self.titles, table=self.table)
 
     def _moved(self, row: Indices, column: Indices, values: npt.NDArray[np.float64], m: int) -> sp.csr_array:
-        """Return the matrix with feature f in row[f] and item i in column[i]; −1 leaves them out."""
+        """Return the matrix with feature f moved to row[f] and item i to column[i]; −1 drops them."""
         entries = self.matrix.tocoo()
         row = row[entries.coords[0]]
         column = column[entries.coords[1]]

@@ -18,10 +18,10 @@ from mrfrec.core.accuracy import discounts, ideal_gains, mean_and_error
 from mrfrec.data.interactions import Interactions
 from mrfrec.errors import DataError, ParameterError
 
-DEFAULTS = ("ndcg@100", "recall@20", "recall@50")  # of the paper's tables
-_HEAD = 0.8  # share of the interactions with items that are not long tail
+DEFAULTS = ("ndcg@100", "recall@20", "recall@50")  # as in the paper's tables
+_HEAD = 0.8  # share of the interactions with items outside the long tail
 
-_ITEMS_AT_ONCE = 256  # whose likeness to all others is held at once
+_ITEMS_AT_ONCE = 256  # items whose cosines to all items are in memory at once
 
 Numbers = npt.NDArray[np.float64]
 
@@ -34,13 +34,14 @@ class Lists:
     ranked
         Indices of items, users × k, the best first; −1 where a list is shorter than k.
     targets
-        Users × items: what is to be guessed.
+        Users × items: the hidden items.
     popularity
         Number of training users of each item.
     users
         Number of training users.
     data
-        Returns the training data, which says how alike items are; called only for variety.
+        A function that returns the training data, from which variety takes the similarity of items. It is
+        called only for variety.
     """
 
     def __init__(
@@ -55,10 +56,10 @@ class Lists:
         self._data = data
         self.popularity = popularity
         self.users = users
-        self.counts = np.diff(targets.indptr)  # targets of each user
+        self.counts = np.diff(targets.indptr)  # number of targets per user
         if not len(ranked) or not self.counts.all():
             raise DataError("every user must have a target: leave out users without one.")
-        # A pair of user and item as one number: user × number of items + item.
+        # A pair of user and item is encoded as one number: user × number of items + item.
         owner = np.repeat(np.arange(len(ranked), dtype=np.int64), self.counts)
         wanted = np.sort(owner * targets.shape[1] + targets.indices)
         listed = np.arange(len(ranked), dtype=np.int64)[:, None] * targets.shape[1] + ranked
@@ -66,17 +67,17 @@ class Lists:
         self.hits: npt.NDArray[np.bool_] = (wanted[nearest] == listed) & (ranked >= 0)
 
     def most(self, k: int) -> npt.NDArray[np.int64]:
-        """Return the largest possible number of hits among the first k, per user."""
+        """Return, per user, the largest possible number of hits among the first k."""
         return np.asarray(np.minimum(self.counts, k))
 
     @cached_property
     def is_tail(self) -> npt.NDArray[np.bool_]:
-        """Whether each item belongs to the long tail."""
+        """Boolean per item: it belongs to the long tail."""
         return long_tail(self.popularity)
 
     @cached_property
     def vectors(self) -> sp.csc_array:
-        """A vector of length 1 for each item, in columns: of its features or, without any, of its users."""
+        """Unit vectors of the items, in columns: their features or, without features, their users."""
         if self._data is None:
             raise DataError("variety needs the training data, which says how alike items are.")
         data = self._data()
@@ -97,9 +98,9 @@ class Lists:
 
 
 def long_tail(popularity: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Mark all items but the smallest set with 80 % of the interactions; ties by index."""
+    """Return True for all items but the most popular ones with 80 % of the interactions; ties by index."""
     order = np.argsort(-popularity, kind="stable")
-    before = np.cumsum(popularity[order]) - popularity[order]  # interactions with more popular items
+    before = np.cumsum(popularity[order]) - popularity[order]  # interactions with the more popular items
     tail = np.empty(len(popularity), np.bool_)
     tail[order] = before >= _HEAD * popularity.sum()
     return tail
@@ -189,7 +190,7 @@ def _variety(lists: Lists, k: int) -> Numbers:
     for first in range(0, unit.shape[1], _ITEMS_AT_ONCE):
         some = order[slice(*np.searchsorted(items[order], [first, first + _ITEMS_AT_ONCE]))]
         cosines = (unit[:, first : first + _ITEMS_AT_ONCE].T @ unit).toarray()
-        np.fill_diagonal(cosines[:, first:], 0.0)  # an item and itself are no pair
+        np.fill_diagonal(cosines[:, first:], 0.0)  # an item is not compared with itself
         cosines = np.pad(cosines, ((0, 0), (0, 1)))  # index −1 has cosine 0
         rows = cosines[(items[some] - first)[:, None], ranked[users[some]]]
         alike += np.bincount(users[some], rows.sum(axis=1), len(ranked))
@@ -223,7 +224,7 @@ class Metric:
 
     @property
     def meaning(self) -> str:
-        """The definition in a sentence."""
+        """The definition of the metric, in one sentence."""
         return _METRICS[self.kind].__doc__ or ""
 
     @property
@@ -263,7 +264,7 @@ def within(names: Iterable[str], items: int) -> list[str]:
 
 
 def parse_all(names: "Iterable[str | Metric] | str", items: int) -> list[Metric]:
-    """Parse several metrics and check k against the number of items; the defaults adapt to it."""
+    """Parse several metrics; raise if k exceeds the number of items, but lower the k of the defaults."""
     if names is DEFAULTS:
         names = within(DEFAULTS, items)
     if not isinstance(names, Iterable):
@@ -279,7 +280,7 @@ def parse_all(names: "Iterable[str | Metric] | str", items: int) -> list[Metric]
 
 
 class Mean(NamedTuple):
-    """A mean over users and its standard error; nan if there is none."""
+    """A mean over users and its standard error, which is nan if there is none."""
 
     mean: float
     error: float
@@ -291,15 +292,15 @@ class Mean(NamedTuple):
 
 
 def _digits(number: float) -> int:
-    """Return the number of digits after the point: four for a share, one for a count of users."""
+    """Return the number of decimals: four for a share, one for numbers from 10 on."""
     return 1 if abs(number) >= 10 else 4
 
 
 def mean_of(values: Numbers, user: npt.NDArray[np.int64] | None = None) -> Mean:
-    """Return the mean of numbers of users, with its standard error.
+    """Return the mean of `values`, one per user, with its standard error.
 
-    `user` has the index of the user of each number, where a user has several. The error is then that of
-    clusters: √(c/(c − 1)·Σ_u (Σ of the deviations of user u)²)/n, for n numbers of c users.
+    If users have several values, `user` has the user's index for each of them. The error is then clustered by
+    user: √(c/(c − 1)·Σ_u (Σ of the deviations of user u)²)/n, for n values of c users.
     """
     if not len(values):
         raise DataError("cannot average over no users.")
@@ -315,7 +316,7 @@ def mean_of(values: Numbers, user: npt.NDArray[np.int64] | None = None) -> Mean:
 
 
 class Paired(NamedTuple):
-    """The mean difference of two models on the same users, its standard error and the p-value of a t-test."""
+    """The mean difference of two models on the same users, the standard error, and a t-test's p-value."""
 
     difference: float
     error: float
@@ -336,8 +337,8 @@ def paired(values: Numbers, others: Numbers, user: npt.NDArray[np.int64] | None 
         raise DataError(f"{len(values):,} users cannot be paired with {len(others):,}.")
     difference, error = mean_of(values - others, user)
     users = len(values) if user is None else len(np.unique(user))
-    if not error > 0:  # no difference, the same for all users, or a single user
+    if not error > 0:  # The difference is the same for all users, or there is a single user.
         p = 1.0 if difference == 0 else 0.0
         return Paired(difference, error, float("nan") if np.isnan(error) else p)
-    # Student's distribution without scipy.stats, which takes seconds to load.
+    # stdtr is Student's t distribution; scipy.stats would take seconds to import.
     return Paired(difference, error, float(2 * stdtr(users - 1, -abs(difference / error))))

@@ -228,9 +228,9 @@ class Split:
 
 @dataclass(frozen=True)
 class Folds(Sequence[Split]):
-    """Splits at several cuts in time, the earliest first.
+    """Splits at several cuts in time, earliest first.
 
-    A split is made when it is asked for, so that no more than one is held at a time.
+    A split is made only on access, so that one at most is in memory.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""Split data into what to train on, and questions: items that test users show, and items to be guessed.
+"""Split data into training data and questions: the items that test users show, and their hidden targets.
 
-Strong generalisation follows Liang et al. (2018) step by step, so that its splits are the published ones: the
-order in which users are drawn, and numpy's legacy random numbers, matter. The order of rows means nothing:
-pairs are taken in ascending order of users and items, as the published tables are sorted.
+Strong generalisation follows Liang et al. (2018) step by step, down to the order in which users are drawn and
+numpy's legacy random numbers, so that it gives the published splits. The order of the rows does not matter:
+pairs are sorted by user and item, as the published tables are.
 """
 
 from collections.abc import Callable
@@ -48,10 +48,10 @@ from mrfrec.evaluation.questions import (
 )
 from mrfrec.io.tables import as_interactions
 
-SHARE = 0.1  # of the events, the latest, that come after the cut
+SHARE = 0.1  # share of the events that come after the cut
 _MOST_FOLDS = 10
-_MOST_HELDOUT = 10_000  # users, by default
-LEAVE_ONE = "--split leave-out --leave 1 --min-items 2"  # works with fewer items per user
+_MOST_HELDOUT = 10_000  # most users to hold out by default
+LEAVE_ONE = "--split leave-out --leave 1 --min-items 2"  # needs fewer items per user
 
 
 def strong_generalisation(
@@ -65,20 +65,21 @@ def strong_generalisation(
 ) -> Split:
     """Hold out `heldout` users for validation and as many for test, as Liang et al. (2018) do.
 
-    By default these are a tenth of the users, at most 10,000. Items with fewer than `min_users` users are
-    dropped first, then users with fewer than `min_items` items, in one pass each. The users are permuted in
-    ascending order of their ids; the last are the test users, and the `heldout` before them the validation
-    users. Held-out users lose the items that no training user has. Of a user with five items or more, a share
-    is hidden, rounded down; a user with fewer shows them all and has no target. Items are drawn in ascending
-    order of their ids, as in the published tables: the order of the rows means nothing.
+    By default, a tenth of the users are held out, at most 10,000. First, items with fewer than `min_users`
+    users are dropped, then users with fewer than `min_items` items, in one pass each. Users are sorted by id
+    and permuted; the last `heldout` are the test users, and the `heldout` before them the validation users.
+    Held-out users lose items that no training user has. If a user has five items or more, the share `hidden`
+    of them is hidden, rounded down; users with fewer items show them all and have no target. Items are drawn
+    in the order of their ids, as in the published tables, so that the order of the rows does not matter.
 
-    Times are left out: what is hidden is no later than what is shown, so that a model that learns from times
-    what comes next would answer another question. `at_time` and `last` ask that question.
+    Times are left out: hidden items are not later than shown ones, so a model that learns from times what
+    comes next would answer another question. `at_time` and `last` ask that question.
 
     Parameters
     ----------
     data
-        `Interactions`, or anything `fit` takes: a table is read by the defaults of `read_interactions`.
+        `Interactions`, or anything that `fit` takes; tables are read with the defaults of
+        `read_interactions`.
     """
     every = as_interactions(data)
     data, without = _untimed(every.filtered(min_users=min_users, min_items=min_items))
@@ -100,7 +101,7 @@ def strong_generalisation(
 def strong_parts(
     data: Interactions, heldout: int, *, hidden: float = 0.2, seed: int = SEED
 ) -> tuple[Indices, HoldOut]:
-    """Return the users in the order in which they are drawn, and what strong generalisation holds out."""
+    """Return the permuted users, and the hold-out of strong generalisation."""
     heldout = check_count("heldout", heldout)
     seed = check_seed(seed)
     hidden = check_number("hidden", hidden, "above 0 and below 1", lambda x: 0 < x < 1)
@@ -119,7 +120,7 @@ def strong_parts(
     is_known = has_items(data.matrix, part == 0)[item]
     hide = np.zeros(len(data), np.bool_)
     for number in (1, 2):
-        random = np.random.RandomState(seed)  # The published code draws anew for each set of users.
+        random = np.random.RandomState(seed)  # The published code seeds anew for each part.
         for group in _by_user(user, np.flatnonzero((part == number) & is_known)):
             if len(group) >= FEWEST:
                 hide[group[random.choice(len(group), size=int(hidden * len(group)), replace=False)]] = True
@@ -127,7 +128,7 @@ def strong_parts(
 
 
 def _untimed(data: Interactions) -> tuple[Interactions, str]:
-    """Return the pairs without times, and what that adds to the name of a split."""
+    """Return the data without times, and a note about this for the name of the split."""
     if data.times is None:
         return data, ""
     bare = Interactions(data.matrix, data.users, data.items, data.titles, copy=False)
@@ -136,7 +137,7 @@ def _untimed(data: Interactions) -> tuple[Interactions, str]:
 
 
 def _by_user(user: Indices, entries: Indices) -> list[Indices]:
-    """Divide ascending indices of entries by user."""
+    """Group ascending indices of entries by user."""
     borders = np.flatnonzero(np.diff(user[entries])) + 1
     return [group for group in np.split(entries, borders) if len(group)]
 
@@ -144,7 +145,7 @@ def _by_user(user: Indices, entries: Indices) -> list[Indices]:
 def leave_out(data: object, k: int = 1, *, seed: int = SEED) -> Split:
     """Hide k random items of every user with more than k items; train on the rest, and show it.
 
-    Times are left out, and `data` is taken, as in `strong_generalisation`.
+    `data` and its times are treated as in `strong_generalisation`.
     """
     bare, without = _untimed(as_interactions(data))
     random = np.random.default_rng(check_seed(seed))
@@ -159,9 +160,9 @@ def hide_last(
     name: str,
     again: Callable[[Interactions], Split],
 ) -> Split:
-    """Hide the last k pairs of every user who has more; `in_order` sorts the pairs of a user.
+    """Hide the last k pairs of every user with more than k, in the order that `in_order` gives.
 
-    `again` makes the same kind of split of other data, for tuning.
+    `again` makes the same kind of split from other data, for tuning.
     """
     k = check_count("k", k)
     user = owners(data.matrix)
@@ -183,31 +184,31 @@ def at_time(data: object, at: Moment | float = SHARE, *, folds: int) -> Folds: .
 def at_time(data: object, at: Moment | float = SHARE, *, folds: int | None = None) -> Split | Folds:
     """Train on what came before a cut in time, and ask about what came after it.
 
-    Users who come back ("return" in `Questions.situation`) show what they had before the cut, and their
-    targets are all items that they took since then. New users are asked in the middle of their visit
-    ("visit"): they show what they did at the first half of their times, rounded down, and their targets are
-    the rest. Events of one time are never divided. Items that nobody had before the cut are neither shown nor
-    asked for; they are counted. Users without a target, or who show nothing, are left out and counted, as are
-    new users whose events all have one time. A pair counts once, at the time of its last event: what a user
-    took before the cut and again after it is hidden.
+    Users who come back ("return" in `Questions.situation`) show what they had before the cut; their targets
+    are all items that they took since then. New users are asked in the middle of their visit ("visit"): they
+    show the first half of their steps, rounded down, and their targets are the rest. A step is never divided.
+    Items that nobody had before the cut are counted, but neither shown nor asked for. Users without a target,
+    users who show nothing and new users with a single step are left out and counted. A pair counts once, at
+    the time of its last event: an item that a user took before the cut and again after it is a target.
 
     Parameters
     ----------
     data
         As for `strong_generalisation`, with times.
     at
-        The cut: events at this time or later are not trained on. "2026-11-16", "2026-11-16T10:30:00", or a
-        `datetime`; UTC if it names no zone. Or the share of the events that come after it, above 0 and
-        below 1, 0.1 for the last tenth; the nearest to it where many events have one time.
+        The cut: events at this time or later are not trained on. It is a time, "2026-11-16",
+        "2026-11-16T10:30:00" or a `datetime`, in UTC unless it names a zone; or the share of the events after
+        the cut, between 0 and 1, such as 0.1 for the last tenth. If many events share one time, the nearest
+        possible share is used.
     folds
         Number of cuts, from 2 to 10, for a result that depends less on one period. The last cut is at `at`.
-        An earlier cut asks about what came until the next one: the same share of the events, or the same span
-        of time. Nothing later is used. Returns `Folds`, which `evaluate` and `compare` take in place of a
-        split.
+        An earlier cut asks about what came until the next one, over the same share of the events or the same
+        span of time; later events are not used. The result is `Folds`, which `evaluate` and `compare` take
+        instead of a split.
 
     Notes
     -----
-    For tuning, the training data is split in the same way, with the same share of its events after the cut.
+    For tuning, the training data is split in the same way, with the same share of its events after a cut.
     """
     data = _timed(data)
     times = data.times
@@ -234,7 +235,7 @@ def at_time(data: object, at: Moment | float = SHARE, *, folds: int | None = Non
 
 
 def _fold(data: Interactions, cut: int, end: int) -> Split:
-    """Split at a cut in time, as if nothing had happened from the end on."""
+    """Split at a cut in time, without the events at `end` or later."""
     times = data.times
     assert times is not None
     if end > times.max():
@@ -243,7 +244,7 @@ def _fold(data: Interactions, cut: int, end: int) -> Split:
 
 
 def _split_at(data: Interactions, cut: int, share: float | None) -> Split:
-    """Split at a cut in time; for tuning, `share` of the events come after the cut, by default as here."""
+    """Split at a cut in time; `share` is the share after the cut for tuning, by default the same as here."""
     times, X = data.times, data.matrix
     assert times is not None
     after = times >= cut
@@ -267,11 +268,11 @@ def _split_at(data: Interactions, cut: int, share: float | None) -> Split:
 
 
 def _cut(times: Times, at: "Moment | float") -> int:
-    """Return the time of the cut; raise if nothing came before it, or nothing after."""
+    """Return the time of the cut; raise if no event is before or after it."""
     if isinstance(at, int | float):
         share = check_number("at", at, "a date, a time, or above 0 and below 1", lambda x: 0 < x < 1)
         distinct, counts = np.unique(times, return_counts=True)
-        after = len(times) - np.cumsum(counts)[:-1]  # number of events from each time on, but the first
+        after = len(times) - np.cumsum(counts)[:-1]  # number of events from the second, third, … time on
         return int(distinct[1:][np.argmin(abs(after - share * len(times)))])
     cut = moment("at", at)
     if not times.min() < cut <= times.max():
@@ -281,7 +282,7 @@ def _cut(times: Times, at: "Moment | float") -> int:
 
 
 def _text(time: int) -> str:
-    """Return a time to the minute, or with seconds if it is not a whole minute."""
+    """Format a time to the minute, or with seconds if it is not a whole minute."""
     text = str(np.datetime64(time, "us")).replace("T", " ").removesuffix(".000000")
     return text[:16] if text[16:] == ":00" else text
 
@@ -289,10 +290,10 @@ def _text(time: int) -> str:
 def last(data: object, k: int = 1) -> Split:
     """Hide the k latest items of every user with more than k items.
 
-    Of equal times, the items with the largest hashes of user and item are hidden: where many events of a user
-    share one time, chance decides, the same on every day and in every order of the rows. A pair counts once,
-    at the time of its last event. What other users did later is in the training data, as in the papers that
-    use this split. `data` is taken as in `strong_generalisation`, and needs times.
+    Ties in time are broken by a hash of user and item, which is random but the same on every day and in every
+    order of the rows. A pair counts once, at the time of its last event. The training data contains what
+    other users did later, as in the papers that use this split. `data` is as for `strong_generalisation`, and
+    needs times.
     """
     timed = _timed(data)
     times = timed.times
@@ -326,7 +327,7 @@ def by_hash(
     most: int = 10_000,
     validation: bool = False,
 ) -> Split:
-    """Hold out the users with the lowest hashes, and hide some of their items: the same every day.
+    """Hold out the users with the lowest hashes, and hide some of their items; the choice never changes.
 
     Parameters
     ----------
@@ -339,7 +340,7 @@ def by_hash(
     most
         Hold out at most this many users.
     validation
-        Hold out as many users again, for tuning.
+        Hold out as many further users, for tuning.
     """
     data = as_interactions(data)
     limit = 0.5 if validation else 1.0
@@ -383,12 +384,12 @@ def by_hash(
 
 
 def given(training: object, targets: object, shown: object = None) -> Split:
-    """Use a split as it is given.
+    """Make a split from given tables, such as a published split.
 
-    Without `shown`, the targets are further items of training users, who show their items in the training
-    data (LightGCN publishes its splits this way). With `shown`, the test users are new and show these items.
-    Items that are only in the targets become items without training users. All three tables are read as in
-    `strong_generalisation`.
+    Without `shown`, the test users are training users: they show their training items, and the targets are
+    further items (LightGCN publishes its splits this way). With `shown`, the test users are new and show
+    these items. Items that occur only in the targets become items without training users. All tables are read
+    as in `strong_generalisation`.
     """
     training, targets = as_interactions(training), as_interactions(targets)
     shown = None if shown is None else as_interactions(shown)
@@ -434,13 +435,14 @@ def given(training: object, targets: object, shown: object = None) -> Split:
     questions = with_targets(Questions(targets.users, history, wanted, shown_times=shown_times))
     if shown is None:
         return Split(training, questions, None, "training and test as given", whole=whole)
-    without = int((targets.users.find(list(shown.users), "user") < 0).sum())  # show items, have no target
+    # Users who show items but have no target.
+    without = int((targets.users.find(list(shown.users), "user") < 0).sum())
     questions = replace(questions, left_out=questions.left_out + without)
     return Split(training, questions, None, "training, shown and test as given", whole=whole)
 
 
 def _with_items(training: Interactions, targets: Interactions) -> Interactions:
-    """Append the items that only the targets have."""
+    """Add the items that occur only in the targets to the training data."""
     new = np.flatnonzero(training.items.find(list(targets.items), "item") < 0)
     if not len(new):
         return training
@@ -453,7 +455,7 @@ def _with_items(training: Interactions, targets: Interactions) -> Interactions:
 
 
 def part_of(data: Interactions, keep: Mask) -> Interactions:
-    """Return some of the pairs as training data, with the users and items that have one."""
+    """Return the pairs in `keep` as training data, without users and items that have none of them."""
     times = data.times
     kept = keep_pairs(data.matrix, data.users, data.items, data.titles, keep)
     training = Interactions(*kept, times=None if times is None else as_datetimes(times[keep]), copy=False)
@@ -467,6 +469,6 @@ def part_of(data: Interactions, keep: Mask) -> Interactions:
 
 
 def _asked(data: Interactions, held: HoldOut, among: Indices, nothing: str = "") -> Questions:
-    """Ask some users about the items of the training data."""
+    """Make the questions of the users in `among` about items of the training data."""
     items = np.flatnonzero(has_items(data.matrix, held.training))
     return ask(data.users, data.matrix, data.times, held, among, items, nothing)

@@ -1,4 +1,4 @@
-"""Find good parameters on the validation users with Optuna, starting at what the model measures itself.
+"""Find good parameters on the validation users with Optuna, starting from the model's own measurements.
 
 Trials share intermediate results: a new l2 only solves the systems again, and a new novelty solves nothing.
 """
@@ -45,7 +45,7 @@ _RANDOM = 5  # random trials before the sampler learns from the trials
 
 @dataclass(frozen=True)
 class Trial:
-    """A point that was tried; its value is None if the fit failed."""
+    """Parameters that were tried, and their result; the value is None if the fit failed."""
 
     parameters: dict[str, Any]
     value: float | None
@@ -57,7 +57,7 @@ class Trial:
 
     @classmethod
     def of(cls, trial: "FrozenTrial") -> "Trial":
-        """Return a trial of Optuna as ours."""
+        """Convert a trial of Optuna."""
         facts = {name: trial.user_attrs.get(name) for name in ("error", "seconds", "failure", "plan")}
         gain = trial.user_attrs.get("gain")
         of_start = None if gain is None else Paired(*(math.nan if x is None else x for x in gain))
@@ -66,7 +66,7 @@ class Trial:
 
 @dataclass(frozen=True, repr=False)
 class Tuning(Tabular):
-    """The trials of a tuning and the best of them; the first trial is the model as it was given."""
+    """The trials of a tuning; the first trial is the model as it was given."""
 
     model: str
     metric: Metric
@@ -78,7 +78,7 @@ class Tuning(Tabular):
 
     @property
     def best(self) -> Trial:
-        """The trial with the largest value; of equal trials the first."""
+        """The trial with the largest value; the first one of a tie."""
         return max(self.trials, key=lambda trial: -1.0 if trial.value is None else trial.value)
 
     def plot(self) -> "Figure":
@@ -94,8 +94,8 @@ class Tuning(Tabular):
         from optuna.visualization.matplotlib import plot_slice
 
         assert self.study is not None
-        with warnings.catch_warnings(), mpl.rc_context():  # Optuna sets a style for everything that follows
-            warnings.simplefilter("ignore")  # its figures are called experimental
+        with warnings.catch_warnings(), mpl.rc_context():  # Optuna changes the style globally.
+            warnings.simplefilter("ignore")  # Optuna warns that its plots are experimental.
             axes = plot_slice(self.study, target_name=f"{self.metric.title} (validation)")
         figure: Figure = np.ravel(np.asarray(axes))[0].figure
         pyplot.close(figure)
@@ -104,13 +104,13 @@ class Tuning(Tabular):
         return figure
 
     def complete(self, trial: Trial) -> dict[str, Any]:
-        """Return all parameters of the model of a trial, those left at their defaults included."""
+        """Return all parameters of a trial's model, including those left at their defaults."""
         return build(self.model, trial.parameters).parameters
 
     def save(self, path: "str | os.PathLike[str]") -> None:
         """Write the best parameters for `mrfrec fit --params` and `--model`.
 
-        The file has all parameters of the model, so that it means the same if a default changes later.
+        The file has all parameters of the model, so that later changes of defaults do not affect it.
         """
         best = self.best
         tuned = {
@@ -137,29 +137,31 @@ def tune(
 ) -> Tuning:
     """Find good parameters on the validation users with Optuna's sampler; the test users are not asked.
 
-    The first trial is the model as it is given, with what it measures by itself; the others keep that, and
-    vary the parameters of `space`. Of the test users, only the popularity of their items is looked at: a
-    warning says if it differs from that of the validation users by more than chance. The same arguments give
-    the same result.
+    The first trial is the model as it is given, which measures its own parameters. Later trials keep the
+    measured values and vary the parameters in `space`. The test users serve for one check: a warning says if
+    the popularity of their items differs from the validation users' by more than chance. The same arguments
+    give the same result.
 
     Parameters
     ----------
     model
-        The name of a model, its class, or a model: all trials share the parameters that it was given.
+        A model, its class or its name. All trials share the parameters that were given to a model.
     split
-        Its validation users are asked; if it has none, its training data is split again.
+        Trials are evaluated on its validation users; without any, its training data is split again.
     trials
-        How many points to try, the first trial and those in `storage` included.
+        Number of trials, including the first one and those in `storage`.
     space
-        What to vary, by parameter: (low, high), (low, high, "log"), or (low, high, "times") for multiples of
-        the value of the first trial; or a list of values. These replace the model's own `search_space` or add
-        to it; None takes a parameter out. What a given model fixes is varied only if it is named here.
+        A range per parameter: a list of values, (low, high), (low, high, "log"), or (low, high, "times") for
+        multiples of the first trial's value. The ranges replace those of the model's `search_space` or add
+        to them; None removes a parameter. A parameter that was given to the model varies only if it is named
+        here.
     metric
         The metric to maximise, such as "recall@20". By default "ndcg@100", or a lower k for fewer
         items.
     storage
-        A file that keeps the trials, or the URL of a database, "sqlite:///trials.db". The same tuning goes on
-        from there, to the same end; others of other data, models or spaces may lie beside it.
+        A file that keeps the trials, or the URL of a database, such as "sqlite:///trials.db". The same call
+        resumes from there, with the same result. A storage can also hold tunings of other data, models and
+        spaces.
     seed
         Seed of the sampler.
     """
@@ -189,7 +191,7 @@ def tune(
     name = hashlib.blake2b(json.dumps(of, default=str).encode(), digest_size=16).hexdigest()
     study = _opened(storage, name)
     with showing(progress) as report:
-        # No trial warns of another plan.
+        # Without `inner` and `whole`, trials do not warn that the plan of the whole data differs.
         search = _Tuner(first, replace(tuned, inner=None, whole=None), to_maximise, varied, study)
         for number in range(len(_done(study)), trials):
             search.try_one(
@@ -199,13 +201,13 @@ def tune(
             report("trying parameters", trials, trials)
     found = tuple(map(Trial.of, _done(study)[:trials]))
     result = Tuning(kind, to_maximise, tuned.name, found, study, fingerprints, tuned.training.library)
-    with suppress(MemoryPlanError):  # The trial may be from a machine with more memory.
+    with suppress(MemoryPlanError):  # The trial may have run on a machine with more memory.
         warn_of_another_plan(build(kind, {**result.best.parameters, **search.machine}), tuned)
     return result
 
 
 def checked_space(kind: str, own: Mapping[str, Any], space: Space | None) -> dict[str, Range]:
-    """Return the search space of a model, updated by `space`; raise if a range is none."""
+    """Return the search space of a model, updated by `space`; raise if a range is invalid."""
     made = model_class(kind)
     if not isinstance(space or {}, Mapping):
         raise ParameterError("space", 'ranges by parameter, such as {"l2": (1, 1000, "log")}, or None', space)
@@ -218,7 +220,7 @@ def checked_space(kind: str, own: Mapping[str, Any], space: Space | None) -> dic
             rule = 'a list of values, (low, high), (low, high, "log") or (low, high, "times")'
             raise ParameterError(f"space: {name}", rule, range_)
     varied = {name: x for name, x in {**usual, **(space or {})}.items() if x is not None}
-    for name, range_ in varied.items():  # Values that the model refuses are refused before any trial.
+    for name, range_ in varied.items():  # Refuse bad values before any trial.
         for value in () if range_[-1] == "times" else range_[:2] if isinstance(range_, tuple) else range_:
             build(kind, {**own, name: value})
     if not varied:
@@ -270,7 +272,7 @@ class _Tuner:
             )
             return
         start = _done(self._study)[0].user_attrs["parameters"]
-        # Each trial has a seed of its own, so that a study that goes on is the one that was not interrupted.
+        # Every trial has its own seed, so that a resumed study equals one that was not interrupted.
         self._study.sampler = TPESampler(seed=seed + number, n_startup_trials=_RANDOM, multivariate=True)
         trial = self._study.ask(self._distributions(start))
         suggested = {
@@ -312,7 +314,7 @@ class _Tuner:
         }, mean.mean  # fmt: skip
 
     def _resolved(self, found: Evaluation) -> dict[str, Any]:
-        """Return what "auto" stood for in the first trial; the other trials do not measure again."""
+        """Return the values of "auto" in the first trial; later trials use them and do not measure."""
         given = found.parameters
         plan = self._first.planned_for(self._split.training.size)
         values = {**found.facts["values"], **({} if plan is None else {"sparsity": plan.sparsity})}
@@ -323,7 +325,7 @@ class _Tuner:
         return {**resolved, **measured, **({"measure": False} if "measure" in given else {})}
 
     def _distributions(self, start: Mapping[str, Any]) -> "dict[str, BaseDistribution]":
-        """Return the ranges of the space, without parameters for which the model has no number."""
+        """Return the ranges for Optuna, without parameters for which the model has no number."""
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
         usual = self._first.defaults()
@@ -353,7 +355,7 @@ def _as_number(name: str, value: Any) -> float | None:
 
 
 def _holds(distribution: Any, value: Any) -> bool:
-    """Whether a value lies in a range, or among choices."""
+    """Return whether a value is in a range, or among the choices."""
     if hasattr(distribution, "choices"):
         return value in distribution.choices
     return type(value) in (int, float) and distribution.low <= value <= distribution.high
@@ -363,14 +365,14 @@ def check_optuna() -> None:
     """Raise if Optuna is not installed, before any data is read."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # in a notebook, Optuna's bar of tqdm misses ipywidgets
+            warnings.simplefilter("ignore")  # In a notebook, tqdm warns without ipywidgets.
             import optuna  # noqa: F401
     except ImportError:
         raise missing_extra("tuning needs Optuna", "tune") from None
 
 
 def _opened(storage: "str | os.PathLike[str] | None", name: str) -> "optuna.Study":
-    """Return the study of this name, with its trials if the storage has it."""
+    """Open the study with this name in the storage, or create it."""
     import optuna
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
@@ -391,13 +393,13 @@ def _opened(storage: "str | os.PathLike[str] | None", name: str) -> "optuna.Stud
     finally:
         optuna.logging.set_verbosity(said)
     for trial in study.trials:
-        if trial.state == TrialState.RUNNING:  # it was interrupted, and is begun again
+        if trial.state == TrialState.RUNNING:  # An interruption left it; it is tried again.
             study.tell(trial.number, state=TrialState.FAIL)
     return study
 
 
 def _done(study: "optuna.Study") -> "list[FrozenTrial]":
-    """Return the trials that ended, also those whose fit failed."""
+    """Return the trials that ended, including those whose fit failed."""
     return [trial for trial in study.trials if trial.value is not None or "failure" in trial.user_attrs]
 
 
@@ -412,10 +414,10 @@ def _fingerprint(questions: Questions) -> str:
 
 @report_of.register
 def of_tuning(tuning: Tuning, most: int = 10) -> Report:
-    """Report the best trials in order, with their gains over the first trial."""
+    """Report the best trials, best first, with their gains over the first trial."""
     first = tuning.trials[0]
     names = list(dict.fromkeys(name for trial in tuning.trials for name in trial.parameters))
-    names = [name for name in names if name != "measure"]  # no trial measures, but the first
+    names = [name for name in names if name != "measure"]  # only the first trial measures
     ranked = sorted((t for t in tuning.trials if t.value is not None), key=lambda t: -(t.value or 0.0))
     failed = [trial for trial in tuning.trials if trial.value is None]
     shown = ranked[:most] + ([] if first in ranked[:most] else [first])

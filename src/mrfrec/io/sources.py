@@ -333,7 +333,7 @@ def _open_columnar(path: Path, label: str, form: str) -> Source:
 def _lazy_source(
     name: str, columns: list[str], scan: Callable[[list[str]], pl.LazyFrame], library: str | None = None
 ) -> Source:
-    """Return a source that selects columns; `scan` takes the names of the columns it must have."""
+    """Return a source that reads only the columns it needs; `scan` is called with their names."""
 
     def batches(roles: Roles, types: Types) -> Iterator[pl.DataFrame]:
         with reading(name):

@@ -1,4 +1,4 @@
-"""Compile ahead of the first fit: for container images, and before a fit is timed."""
+"""Compile before the first fit: in container images, and before a fit is timed."""
 
 import logging
 from collections.abc import Sequence
@@ -21,18 +21,19 @@ _log = logging.getLogger("mrfrec")
 
 
 def compile_ahead(*, dtypes: Sequence[Literal["float32", "float64"]] = ("float32",)) -> Path:
-    """Compile the kernels of fitting and ranking, so that later processes load them instead of compiling.
+    """Compile the kernels for fitting and ranking, so that later processes load them instead of compiling.
 
-    Covers `MRF`, dense and sparse, with binary data, values and times, and `ItemKNN`.
-    Returns the folder that has the machine code: `lib/mrfrec` of the Python environment if that can be
-    written, else `~/.cache/mrfrec`, unless numba's variable NUMBA_CACHE_DIR names another. Machine code is
-    for one model of processor: on another one it is compiled anew.
+    This covers `ItemKNN` and `MRF`, dense and sparse, with binary data, values and times. Return the folder
+    with the machine code: numba's NUMBA_CACHE_DIR if it is set, else `lib/mrfrec` of the Python environment
+    if it is writable, else `~/.cache/mrfrec`. Machine code is for one model of processor; on another model,
+    kernels are compiled again.
     """
     if not {*dtypes} <= {"float32", "float64"}:
         raise ParameterError("dtypes", 'some of "float32" and "float64"', dtypes)
-    # There are more items than a tile of the dense model has.
+    # The data has more items than a tile of the dense model, so that all its kernels run.
     binary = sp.csr_array((np.arange(300 * 130).reshape(300, 130) % 7 % 3 == 0).astype(np.float32))
-    cases = ((binary, 0.0), (binary * np.float32(2.0), 0.5))  # counted in integers; in floats
+    # XᵀX is counted in integers in the first case, in floats in the second.
+    cases = ((binary, 0.0), (binary * np.float32(2.0), 0.5))
     many = sp.csr_array((np.random.default_rng(0).random((600, 20)) < 0.3).astype(np.float32))
     for dtype, sparsity in product(dtypes, (None, 0.5)):  # measured on held-out users
         MRF(l2=1.0, user_weight=0.0, sparsity=sparsity, dtype=dtype, threads=1).fit(many)
@@ -65,9 +66,9 @@ def compile_ahead(*, dtypes: Sequence[Literal["float32", "float64"]] = ("float32
 
 
 def warm_up(model: Recommender) -> None:
-    """Compile or load what a model needs to be fitted and to rank, so that no fit that is timed does so.
+    """Compile or load the kernels that a model needs to fit and rank, so that timings do not include this.
 
-    Of a model of a user's own, the class of mrfrec that it derives from is fitted, if there is one.
+    For a class of the user's own, the mrfrec class that it derives from is fitted, if there is one.
     """
     model.check_ready()
     kind: Any = next((each for each in type(model).__mro__ if each.__module__ in MODELS.values()), None)
@@ -75,7 +76,7 @@ def warm_up(model: Recommender) -> None:
         return
     X = sp.csr_array((np.arange(300 * 40).reshape(300, 40) % 7 % 3 == 0).astype(np.float32))
     level = _log.level
-    _log.setLevel(max(level, logging.WARNING))  # these fits are not the caller's
+    _log.setLevel(max(level, logging.WARNING))  # The caller did not ask for these fits.
     try:
         for each in _with_the_same_code(kind, model):
             each.memory_limit = None
@@ -85,7 +86,7 @@ def warm_up(model: Recommender) -> None:
 
 
 def _with_the_same_code(kind: Any, model: Linear) -> list[Recommender]:
-    """Return models of a kind whose fits to a few numbers run the same code as this one, dense and sparse."""
+    """Return small models of a kind, dense and sparse, whose fits run the same code as this model's."""
     if "sparsity" not in kind.defaults():
         return [kind(**{name: getattr(model, name, default) for name, default in kind.defaults().items()})]
     shared: dict[str, Any] = {"l2": 1.0, "dtype": model.dtype, "threads": 1}

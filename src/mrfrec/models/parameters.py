@@ -56,7 +56,7 @@ def call_of(model: object) -> str:
 
 
 def sklearn_tags() -> Any:
-    """Return what scikit-learn must know of a step of its pipelines; only scikit-learn asks for it."""
+    """Return the tags that scikit-learn needs for a step of a pipeline; only scikit-learn calls this."""
     from sklearn.utils import InputTags, Tags, TargetTags
 
     targets, inputs = TargetTags(required=False), InputTags(sparse=True)

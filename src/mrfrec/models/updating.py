@@ -1,4 +1,4 @@
-"""More or fewer events: add a batch to the training data of a fitted state, or remove users from it."""
+"""Add a batch of events to the training data of a fitted state, or remove users from it."""
 
 import time
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ def with_batch(
 ) -> "tuple[Interactions, tuple[str, ...]]":
     """Return the training data with a batch of events added, and the names of all its batches.
 
-    `reading` holds parameters of `read_interactions` that are no rules of the training data, such as columns.
+    `reading` has the parameters of `read_interactions` that may differ from batch to batch, such as columns.
     """
     check_flag("again", again)
     if batch is not None and (not isinstance(batch, str) or not batch.strip()):
@@ -68,7 +68,7 @@ def with_batch(
 def _note_on_pairs_added_before(
     old: "Interactions", new: "Interactions", count: int, again: bool
 ) -> DataNote:
-    """Tell how many pairs the data has already, or refuse them if they would count twice."""
+    """Log how many new pairs the model already has; refuse the batch if they would count twice."""
     origin = origin_of_data(old)
     is_timed = origin.times is not None and origin_of_data(new).times is not None
     when = ", with the same time or a later one" if is_timed else ""
@@ -88,9 +88,9 @@ def _note_on_pairs_added_before(
 
 
 def without_forgotten(fitted: FittedState, users: object) -> "tuple[Interactions | None, Erasures]":
-    """Return the training data without some users, and all erasures, theirs included.
+    """Return the training data without some users, and the erasures with these users added.
 
-    `users` may be erasures. The data is None if it stays as it is.
+    `users` may be erasures. Instead of unchanged data, None is returned.
     """
     ids: Any = [users] if isinstance(users, str | float | int | np.number) else users
     people = [] if isinstance(users, Erasures) else as_list(ids, "user", "users")
@@ -103,12 +103,12 @@ def without_forgotten(fitted: FittedState, users: object) -> "tuple[Interactions
         )
         return None, erased
     data = fitted.data_for("forget")
-    places = data.users.find(people, "user")
+    indices = data.users.find(people, "user")
     if not isinstance(users, Erasures):
-        erased = before.including(people, _last_times(data, places))
-    known = places[places >= 0]
-    if len(known) < len(places):
-        missing = f"{len(places) - len(known):,} of {len(places):,} users are not in the training data"
+        erased = before.including(people, _last_times(data, indices))
+    known = indices[indices >= 0]
+    if len(known) < len(indices):
+        missing = f"{len(indices) - len(known):,} of {len(indices):,} users are not in the training data"
         warn(f"{missing}; rows of theirs that come later are left out all the same")
     left = without_users(data, known) if len(known) else data
     left = without_erased(left, erased)
@@ -137,7 +137,7 @@ def of_batches(data: "Interactions", batches: tuple[str, ...]) -> "Interactions"
 
 
 def read_more(fitted: FittedState, source: object, **options: Any) -> "Interactions":
-    """Read more events by the rules of the training data; `options` are the rest of `read_interactions`."""
+    """Read more events with the reading options of the training data; `options` are the remaining ones."""
     for name in RULES:
         if name in options:
             rule = "left out: more events are read by the rules of the first (reading_)"
@@ -148,14 +148,15 @@ def read_more(fitted: FittedState, source: object, **options: Any) -> "Interacti
         if options.get("missing_time") is not None:
             rule = "left out: the model was fitted without times"
             raise ParameterError("missing_time", rule, options["missing_time"])
-        options = {"time": False, **options}  # times of the new events alone could not be kept
+        # The model has no times, so it could not keep those of the new events.
+        options = {"time": False, **options}
     text_ids = text_roles(fitted.training_for("update").users, fitted.catalogue.items)
     before = RowsBefore(origin.columns, oldest, erased=fitted.erasures, text_ids=text_ids)
     return read_events(source, before, **options, **origin.rules)
 
 
 def _check_window(before: Origin | None, after: Origin | None) -> None:
-    """Warn if a later time has taken all earlier pairs out of the window."""
+    """Warn if the new latest time moves the window past all earlier pairs."""
     if before is None or after is None or before.times is None or after.times is None:
         return
     if before.moving_window is None:

@@ -1,4 +1,4 @@
-"""Answers of a model as plain data, for the API and the page, with the ids that the model does not know."""
+"""Turn a model's answers into plain data for the API and the page, and report unknown ids."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,21 +25,21 @@ from mrfrec.models.recommender import Recommender
 
 Row = dict[str, Any]
 History = Mapping[Id, float | np.datetime64 | None]
-"""The items of a history with a value or a time; None for all of them if they are in order, oldest first."""
+"""A history: items with values or times, or with None for all if they are in order, oldest first."""
 
 
 class Answered(NamedTuple):
-    """Recommended items, best first; the unknown ids of the history; whether it has a known item."""
+    """The answer to one history or user."""
 
-    items: list[Row]
-    unknown: list[Id]
-    known: bool
+    items: list[Row]  # recommended items, best first
+    unknown: list[Id]  # ids of the history that the model does not know
+    known: bool  # whether the history has an item that the model knows
 
 
 def recommend(
     model: Recommender, histories: Sequence[History], question: Question
 ) -> tuple[list[Answered], list[Id]]:
-    """Return recommendations to the histories, and the unknown ids of `allow`, `exclude` and `boost`."""
+    """Return recommendations for each history, and the unknown ids of `allow`, `exclude` and `boost`."""
     people = people_of(model.fitted_, history=list(histories), any_type=True)
     missing = {*_ids(people.unknown)}
     unknown = [[item for item in history if item in missing] for history in histories]
@@ -47,7 +47,7 @@ def recommend(
 
 
 def recommend_to_user(model: Recommender, user: Id, question: Question) -> tuple[list[Answered], list[Id]]:
-    """Return what `recommend` does, for a training user."""
+    """Return the same as `recommend`, for a user of the training data."""
     return _answers(model, people_of(model.fitted_, [user], any_type=True), question, [[]])
 
 
@@ -67,13 +67,13 @@ def _answers(
 
 
 def _ids(unknown: Iterable[UnknownIds]) -> list[Id]:
-    """Return the ids of all parameters; an id is there once for a parameter."""
+    """Return the unknown ids of all parameters, without duplicates within a parameter."""
     return [item for ids in unknown for item in dict.fromkeys(ids.ids)]
 
 
-def similar(model: Recommender, position: int, k: int) -> list[Row]:
-    """Return the items that go with an item, strongest first."""
-    return list(rows_of(neighbor_columns(model.catalogue, *nearest(model.fitted_, position, k))))
+def similar(model: Recommender, index: int, k: int) -> list[Row]:
+    """Return the k items most similar to an item, most similar first."""
+    return list(rows_of(neighbor_columns(model.catalogue, *nearest(model.fitted_, index, k))))
 
 
 def search(model: Recommender, text: str, k: int) -> list[Row]:
@@ -81,22 +81,22 @@ def search(model: Recommender, text: str, k: int) -> list[Row]:
     return list(rows_of(search_columns(model.catalogue, text, k)))
 
 
-def item(model: Recommender, position: int) -> Row:
-    """Return the id, title and popularity of an item."""
-    row = next(rows_of(model.catalogue.columns(np.array([position]))))
-    return {**row, "users": int(model.popularity_[position])}
+def item(model: Recommender, index: int) -> Row:
+    """Return the id and title of an item, and its number of users."""
+    row = next(rows_of(model.catalogue.columns(np.array([index]))))
+    return {**row, "users": int(model.popularity_[index])}
 
 
 def find_item(items: Ids, text: str) -> int | None:
-    """Return the position of an item whose id is written in a URL; None if it is unknown."""
+    """Return the index of the item whose id a URL contains; None if it is unknown."""
     if items.is_text:
         wanted: Id = text
     elif re.fullmatch(r"-?[0-9]{1,20}", text):
         wanted = int(text)
     else:
         return None
-    place = int(items.find([wanted], "item")[0])
-    return place if place >= 0 else None
+    index = int(items.find([wanted], "item")[0])
+    return index if index >= 0 else None
 
 
 def about(model: Recommender) -> Row:
@@ -124,9 +124,9 @@ def explain(
     novelty: float | None,
     boost: Boost = None,
 ) -> Row | None:
-    """Return the contributions of the items of a history, or of a user, to the score of an item.
+    """Explain the score of an item by the contributions of a history, or of a user's history.
 
-    None for an unknown item. The score of an unknown user is the base score.
+    Return None if the item is unknown. An unknown user gets the base score.
     """
     fitted, catalogue = model.fitted_, model.catalogue
     target = find_ids([item], catalogue.items, "item", "item", any_type=True)[0]

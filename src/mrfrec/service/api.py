@@ -262,7 +262,7 @@ def _check_histories(served: Served) -> None:
 
 
 def _length_of_history(served: Served, user: Any, strict: bool) -> int:
-    """Return the number of items of a user: 0 if the model does not know the user, which `strict` refuses."""
+    """Return how many items a user has. An unknown user has 0, or raises an error if `strict`."""
     _check_histories(served)
     length = length_of_history(served.model.fitted_, user)
     if length is None and strict:

@@ -1,4 +1,4 @@
-"""§3.2: the schedule, the blocks from S to estimates, and the small systems that are solved for these."""
+"""§3.2: the schedule of blocks, their estimates, and the solver for their small systems."""
 
 from typing import Any, NamedTuple
 
@@ -11,15 +11,16 @@ from mrfrec.core.kernels.rows import add_firsts, clear_row, row_cost
 from mrfrec.core.kernels.sorting import first_at_least, sort
 
 _PANEL = 32  # columns
-_STRIP = 96  # columns in a product: what it computes above the diagonal is in vain
+# Columns per product. A product also computes entries above the diagonal, which nobody needs.
+_STRIP = 96
 _N, _T = ord("N"), ord("T")
 
 
 @kernel
 def greedy_schedule(order, column_ptr, neighbors, r, left, heads, sizes):
-    """Steps 1, 2 and 4: write the items that head a block and |D| of each; return the number of blocks.
+    """Steps 1, 2 and 4: write the head of every block and its |D|; return the number of blocks.
 
-    `left` is True for every item, and False for all of them afterwards.
+    `left` must be True for all items, and is False for all of them afterwards.
     """
     blocks = 0
     for i in order:
@@ -52,9 +53,9 @@ def list_dependents(heads, dependent_ptr, column_ptr, neighbors, dependents):
 def distinct_sizes(
     first, last, column_ptr, columns, heads, dependent_ptr, dependents, twin, distinct, targets, last_set
 ):
-    """Count the different items of each block, and those of its dependents.
+    """Count the distinct items of each block, and of its dependents; identical items count once.
 
-    `last_set` holds, per item, the number of the last set it was counted in; −1 at first.
+    `last_set` holds the number of the set in which each item was last counted; it starts at −1.
     """
     for b in range(first, last):
         i = heads[b]
@@ -76,75 +77,74 @@ def distinct_sizes(
 class Blocks(NamedTuple):
     """Blocks that are solved together. Identical items of a block are solved as one: its *kinds*."""
 
-    first: int  # first to last of those of the schedule
+    first: int  # the batch is blocks first to last of the schedule
     last: int
-    of: int  # blocks in all, for progress
+    of: int  # number of blocks in the schedule, for progress
     heads: Any  # item i of each block N(i) ∪ {i}
     member_ptr: Any  # block b's items are members[member_ptr[b]:member_ptr[b+1]], ascending
     members: Any
     member_kind: Any  # which of the block's kinds each item is
-    kind_ptr: Any  # its kinds: the first twin of each, ascending
-    kinds: Any
+    kind_ptr: Any  # block b's kinds are kinds[kind_ptr[b]:kind_ptr[b+1]], ascending
+    kinds: Any  # the first of the identical items
     copies: Any  # items of this kind in the block
     target: Any  # the kind's row among the block's estimates, −1 if no dependent is of this kind
     dependent_ptr: Any
     dependents: Any  # D, ascending
-    store_ptr: Any  # where the block's part of S, later its estimates, lies
+    store_ptr: Any  # where the block's part of S begins in the store; estimates replace it
 
 
 @kernel
-def find_kinds(batch, twin, first, last, place):
+def find_kinds(batch, twin, first, last, index):
     """Fill in member_kind, kinds, copies and target of some blocks.
 
-    `place` has an entry per item, −1 before and after.
+    `index` is scratch with an entry per item, −1 before and after.
     """
     for b in range(first, last):
         base, end = batch.kind_ptr[b], batch.kind_ptr[b + 1]
         found = base
         for t in range(batch.member_ptr[b], batch.member_ptr[b + 1]):
             j = twin[batch.members[t]]
-            if place[j] < 0:
-                place[j] = 0
+            if index[j] < 0:
+                index[j] = 0
                 batch.kinds[found] = j
                 found += 1
         sort(batch.kinds, base, end, end)
         for t in range(base, end):
-            place[batch.kinds[t]] = t - base
+            index[batch.kinds[t]] = t - base
             batch.copies[t] = 0
             batch.target[t] = -1
         for t in range(batch.member_ptr[b], batch.member_ptr[b + 1]):
-            kind = place[twin[batch.members[t]]]
+            kind = index[twin[batch.members[t]]]
             batch.member_kind[t] = kind
             batch.copies[base + kind] += 1
         for t in range(batch.dependent_ptr[b], batch.dependent_ptr[b + 1]):
-            batch.target[base + place[twin[batch.dependents[t]]]] = 0
+            batch.target[base + index[twin[batch.dependents[t]]]] = 0
         row = 0
         for t in range(base, end):
-            place[batch.kinds[t]] = -1
+            index[batch.kinds[t]] = -1
             if batch.target[t] == 0:
                 batch.target[t] = row
                 row += 1
 
 
 @kernel
-def gather(X, first, last, item_ptr, block, place, batch, store, accumulator):
-    """Rows of XᵀX into the blocks that hold the item: the strict lower triangle of each, row by row.
+def gather(X, first, last, item_ptr, block, number, batch, store, accumulator):
+    """Copy rows of XᵀX into the blocks with the item, as packed rows of a strict lower triangle.
 
-    An item is number `place` of the kinds of its blocks, counted from 1. Scaling waits until a block is
-    solved, when all it takes is at hand.
+    The item is kind `number` of the block, counted from 1. Rows are scaled when a block is solved.
     """
     kinds = batch.kinds
     for i in range(first, last):
         wanted = 0
         for s in range(item_ptr[i], item_ptr[i + 1]):
-            wanted += place[s] - 1
+            wanted += number[s] - 1
         if wanted == 0:
             continue
         cost = row_cost(X, X.rank, i)
         add_firsts(X, X.rank, i, accumulator)
         for s in range(uint64(item_ptr[i]), uint64(item_ptr[i + 1])):
             b = block[s]
-            length = uint64(place[s] - 1)
+            length = uint64(number[s] - 1)
             source = uint64(batch.kind_ptr[b])
             target = uint64(batch.store_ptr[b]) + length * (length - uint64(1)) // uint64(2)
             for t in range(length):
@@ -154,7 +154,7 @@ def gather(X, first, last, item_ptr, block, place, batch, store, accumulator):
 
 @inner
 def scale_row(row, a, g, ai, gi):
-    """Turn the beginning of row i of XᵀX into that of S."""
+    """Scale the first entries of row i of XᵀX in place, so that they are those of S."""
     for s in range(len(row)):
         row[s] = row[s] * (ai * a[s]) - gi * g[s]
 
@@ -164,17 +164,17 @@ _L, _N, _T = ord("L"), ord("N"), ord("T")  # lower, not transposed, transposed
 
 @kernel
 def solve_blocks(lapack, blocks, batch, scaling, diagonal, ridge, store, L, at, a, g):
-    """Step 3. Turns each block's part of XᵀX into its estimates: columns of B' for the kinds in D.
+    """Step 3: replace each block's part of XᵀX by its estimates, the columns of B' for the kinds in D.
 
     A kind with c copies and ridge λ enters once, with ridge λ/c: for R = (S + λ/c)⁻¹ over the kinds, the
     inverse over the items is  C_ab = R_gh/(c_g·c_h)  between kinds g ≠ h, and within a kind
     C_ab = R_gg/c² − 1/(λc)  plus 1/λ where a = b  (Woodbury's identity). Then B'_ba = −C_ba/C_aa.
 
-    With the conditioners first and the targets T last, S + λ/c = L·Lᵀ gives the rows T of R without the
-    others:  R_TT = L_TT⁻ᵀ·L_TT⁻¹,  R_TC = −R_TT·L_TC·L_CC⁻¹;  one triangular solve for a single target.
+    With the conditioners C first and the targets T last, S + λ/c = L·Lᵀ gives the rows T of R alone:
+    R_TT = L_TT⁻ᵀ·L_TT⁻¹,  R_TC = −R_TT·L_TC·L_CC⁻¹;  A single target takes one triangular solve.
 
-    L, `at`, a and g are scratch: with k kinds in the largest block, 2k² + k values, and k numbers each.
-    Returns the block that is not positive definite, or −1.
+    For k kinds in the largest block, the scratch L has 2k² + k values, and `at`, a and g have k each.
+    Return the first block that is not positive definite, or −1.
     """
     one, zero = store.dtype.type(1.0), store.dtype.type(0.0)
     for b in blocks:
@@ -187,7 +187,7 @@ def solve_blocks(lapack, blocks, batch, scaling, diagonal, ridge, store, L, at, 
             d += batch.target[t] >= 0
         c = k - d
 
-        # Where each kind stands in the matrix: conditioners from the front, targets behind them.
+        # The row of each kind in the matrix: conditioners first, then targets.
         conditioners = 0
         for t in range(k):
             if batch.target[base + t] >= 0:
@@ -213,7 +213,8 @@ def solve_blocks(lapack, blocks, batch, scaling, diagonal, ridge, store, L, at, 
 
         if not factorise(lapack, k, L):
             return b
-        corner, behind = c * k + c, k * k  # of L_TT, later R_TT; of scratch that follows the factor
+        # Offsets: L_TT, later R_TT, is in the corner of L; scratch begins behind L.
+        corner, behind = c * k + c, k * k
         if d == 1:
             last = L[corner]
             L[corner] = one / (last * last)
@@ -232,8 +233,8 @@ def solve_blocks(lapack, blocks, batch, scaling, diagonal, ridge, store, L, at, 
                 begin = np.int64(0)  # of L_CC; a literal 0 would be compiled for itself
                 solve_right(lapack, k, L, begin, c, behind, d)
 
-        # R_TT is in its corner, and −R_TC, d × c, behind the factor: where each kind's column begins there,
-        # and its part in every estimate.
+        # R_TT is in the corner, and −R_TC, d × c, behind the factor. `at` becomes the offset of each kind's
+        # column in them, and L[share + s] its factor in every estimate.
         share = 2 * k * k
         for s in range(k):
             copies = store.dtype.type(batch.copies[base + s])
@@ -263,9 +264,9 @@ def solve_blocks(lapack, blocks, batch, scaling, diagonal, ridge, store, L, at, 
 
 @kernel
 def add_estimates(first, last, column_ptr, columns, batch, store, total, count, kind_of):
-    """Add the estimates of a batch, block by block, to the entries of A they belong to, in some columns.
+    """Add the estimates of a batch to the sums of columns first to last, and count them.
 
-    `kind_of` is −1 throughout, before and after.
+    `kind_of` is scratch with an entry per item, −1 before and after.
     """
     for b in range(len(batch.member_ptr) - 1):
         start, stop = batch.member_ptr[b], batch.member_ptr[b + 1]
@@ -302,15 +303,15 @@ def average_and_rescale(first, last, column_ptr, columns, scale, a, total, count
 
 # ── small systems ─────────────────────────────────────────────────────────────────────────────────
 #
-# LAPACK is made for large matrices, and is slow with some hundred unknowns. Here only the columns of a panel
-# are updated one after the other, as sums of columns, which compilers turn into vector instructions;
-# everything else is a product of matrices. A matrix lies in a flat array, column by column, at an offset.
-# Indices are unsigned, since code that must expect negative ones is not vectorised.
+# LAPACK is made for large matrices and is slow with a few hundred unknowns. Here, only the columns within a
+# panel are updated one after the other, by sums of columns that the compiler vectorises; the rest is matrix
+# products. Matrices are stored column by column in a flat array, from an offset on. Indices are unsigned: the
+# compiler does not vectorise loops whose indices may be negative.
 
 
 @inner
 def factorise(lapack, k, A):
-    """Replace the lower triangle of A, k × k, by L with A = L·Lᵀ; return whether A is positive definite."""
+    """Replace the lower triangle of A (k × k) by L, with A = L·Lᵀ; return whether A is positive definite."""
     one = A.dtype.type(1.0)
     for start in range(0, k, _PANEL):
         stop = min(start + _PANEL, k)
@@ -329,7 +330,7 @@ def factorise(lapack, k, A):
 
 @inner
 def solve_right(lapack, k, A, L, n, Y, d):
-    """Replace the d × n matrix at Y by Y·L⁻¹. The n × n triangle at L is part of a matrix with k rows."""
+    """Replace the d × n matrix at offset Y by Y·L⁻¹; the n × n triangle at offset L is part of k rows."""
     one, step = A.dtype.type(1.0), np.int64(1)  # a literal 1 would be compiled for itself
     for start in range((n - 1) // _PANEL * _PANEL, -1, -_PANEL):
         stop = min(start + _PANEL, n)
@@ -346,7 +347,7 @@ def solve_right(lapack, k, A, L, n, Y, d):
 
 @inner
 def _subtract_columns(A, to, column, stride, factor, factor_stride, count, n):
-    """Subtract `count` columns from the one at `to`, all of n numbers and each times its factor."""
+    """Subtract `count` columns of length n, times their factors, from the column at offset `to`."""
     to, column, stride, n = uint64(to), uint64(column), uint64(stride), uint64(n)
     in_fours = count - count % 4
     for p in range(0, in_fours, 4):

@@ -1,4 +1,4 @@
-"""Eq. 4 in tiles of a row-major matrix whose lower triangle is in use."""
+"""Eq. 4, computed in tiles of the lower triangle of a row-major matrix."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from mrfrec.core.kernels.rows import add_firsts
 
 @kernel
 def dense_rows(X, scaling, diagonal, first, last, accumulator, S):
-    """Compute rows of the lower triangle of S, diagonal included."""
+    """Compute rows first to last of the lower triangle of S, including the diagonal."""
     a, g = scaling.a, scaling.g
     for i in range(first, last):
         add_firsts(X, X.rank, i, accumulator)
@@ -21,8 +21,8 @@ def dense_rows(X, scaling, diagonal, first, last, accumulator, S):
 
 
 # BLAS is column-major: a row-major product C = A·B is the column-major product Cᵀ = Bᵀ·Aᵀ, and a
-# row-major lower triangle L is the column-major upper triangle Lᵀ. Every routine sees one tile's worth
-# of rows at most, so no index inside BLAS comes near 2³¹, however many items there are.
+# row-major lower triangle L is the column-major upper triangle Lᵀ. A call covers the rows of one tile at
+# most, so that no index inside BLAS comes near 2³¹, however many items there are.
 
 _L, _R, _U, _N, _T = ord("L"), ord("R"), ord("U"), ord("N"), ord("T")
 
@@ -39,8 +39,8 @@ def factor_update(lapack, A, k0, k1, i0, i1):
 def factor_diagonal(lapack, A, k0, k1, pair_end):
     """Compute L[k, k], the Cholesky factor of A[k, k]; return False if there is none.
 
-    Entries above the diagonal become zero, up to the end of the pair of tiles that this one belongs to, so
-    that a product can take both tiles at once.
+    Entries above the diagonal become zero up to the end of the pair of tiles, so that one product can read
+    both tiles.
     """
     info = fortran(lapack.potrf, (_U, k1 - k0, A[k0:, k0:], A.shape[0], 0))
     for i in range(k0, k1):
@@ -96,7 +96,7 @@ def symmetric_product(C, i0, i1, x):
 
 @kernel
 def weights_from_inverse(C, z, column_factor, row_factor, i0, i1, tile):
-    """B_ji = −P_ji/P_ii·s_i/s_j in place, both triangles, where P = C − z·zᵀ; rows i0 to i1 of the lower."""
+    """B_ji = −P_ji/P_ii·s_i/s_j with P = C − z·zᵀ, in place: rows i0 to i1 and their mirror image."""
     for j0 in range(0, i1, tile):
         j1 = min(j0 + tile, i1)
         for i in range(i0, i1):

@@ -10,11 +10,11 @@ that can be written:
 1. `lib/mrfrec/kernels` of the Python environment, which serves everybody who uses this installation;
 2. `~/.cache/mrfrec/kernels`.
 
-Both have a folder for each installation, and are passed over where somebody else could have written to them,
-since machine code is run. Where no folder can be written, every process compiles for itself.
+Both have a subfolder per installation. A folder that other users could have written to is skipped, because
+its machine code would be run. If no folder can be written, every process compiles for itself.
 
-numba reads machine code only from a folder that it can also write to. Where the machine code is in a folder
-that is read-only, the second one, or a temporary one, has links to it.
+numba reads machine code only from a folder that it can also write to. If the machine code is in a read-only
+folder, the second folder, or else a temporary one, links to its files.
 """
 
 import atexit
@@ -44,20 +44,20 @@ _compiled: list[str] = []  # kernels that this process has compiled
 def kernel(function: Any) -> Any:
     """Compile a function that reads and writes the elements of its arguments and makes no arrays.
 
-    It runs without the interpreter's lock, and the machine code is kept. To be quick to compile it gets no
-    code for arrays that it makes (`_nrt`) or treats as wholes (`no_rewrites`), nor for raising an error:
-    division by zero gives ±∞ or NaN, as in NumPy.
+    It runs without the interpreter's lock, and its machine code is kept. To compile quickly, it can neither
+    allocate arrays (`_nrt`) nor use array expressions (`no_rewrites`) nor raise errors: division by zero
+    gives ±∞ or NaN, as in NumPy.
     """
     return _dispatcher(function, _nrt=False, no_rewrites=True)
 
 
 def inner(function: Any) -> Any:
-    """Compile a `kernel` that only kernels call: quicker, since Python need not be able to call it."""
+    """Compile a `kernel` that only kernels call; without a wrapper for Python this is quicker."""
     return _dispatcher(function, _nrt=False, no_rewrites=True, no_cpython_wrapper=True)
 
 
 def array_kernel(function: Any) -> Any:
-    """Compile a function that makes arrays, which takes longer than a `kernel` does."""
+    """Compile a function that allocates arrays, which takes longer than a `kernel`."""
     return _dispatcher(function)
 
 
@@ -78,7 +78,7 @@ def _dispatcher(function: Any, **options: Any) -> Any:
 
 
 class _Note(event.Listener):
-    """Notes the kernels that are compiled, and says so before the first."""
+    """Records the kernels that are compiled, and logs a line before the first."""
 
     def on_start(self, event: Any) -> None:
         function = event.data["dispatcher"].py_func
@@ -89,7 +89,7 @@ class _Note(event.Listener):
             _compiled.append(function.__name__)
 
     def on_end(self, event: Any) -> None:
-        """Nothing is noted then."""
+        """Do nothing: `on_start` has recorded the kernel."""
 
 
 event.register("numba:compile", _Note())
@@ -97,7 +97,7 @@ event.register("numba:compile", _Note())
 
 @cache
 def _folder() -> Path | None:
-    """Return the folder that numba uses in this process; None if it compiles in memory."""
+    """Return the folder that numba uses in this process; None if the machine code is not kept."""
     folders = cache_folders()
     chosen = next(filter(can_write, folders), None)
     others = folders if chosen is None else folders[: folders.index(chosen)]
@@ -111,10 +111,10 @@ def _folder() -> Path | None:
             return None
         atexit.register(shutil.rmtree, chosen, ignore_errors=True)
     for path in filter(_can_read, sorted(kept.rglob("*.nb[ci]"))):
-        place = chosen / path.relative_to(kept)
-        with suppress(OSError):  # it is there
-            place.parent.mkdir(mode=0o755, exist_ok=True)
-            place.symlink_to(path)
+        link = chosen / path.relative_to(kept)
+        with suppress(OSError):  # The link exists already.
+            link.parent.mkdir(mode=0o755, exist_ok=True)
+            link.symlink_to(path)
     return chosen
 
 
@@ -123,7 +123,7 @@ def _can_read(path: Path) -> bool:
 
 
 def cache_folders() -> list[Path]:
-    """Return the folders in which machine code is looked for, whether they exist or not."""
+    """Return the folders to search for machine code, in order; they need not exist."""
     name = _PREFIX + _hash_of_sources()
     if _numba.CACHE_DIR:
         return [Path(_numba.CACHE_DIR) / name]
@@ -137,7 +137,7 @@ def cache_folders() -> list[Path]:
 def _is_safe(folder: Path) -> bool:
     """Return whether only this user, root and the owner of the package can write to a folder, if it exists.
 
-    Groups may, too: in many systems each user has one.
+    Its group may write to it as well: on many systems every user has their own group.
     """
     trusted = {os.getuid(), 0, _HERE.stat().st_uid}
     for part in (folder, folder.parent, *folder.glob("*/")):
@@ -149,7 +149,7 @@ def _is_safe(folder: Path) -> bool:
 
 
 def can_write(folder: Path) -> bool:
-    """Make the folder, and find out whether files can be written to it."""
+    """Create the folder if needed, and return whether files can be written to it."""
     try:
         _make(folder)
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -168,9 +168,9 @@ def _hash_of_sources() -> str:
 
 
 def _make(folder: Path) -> None:
-    """Make the folder, which nobody else may write to; the folders of earlier sources go.
+    """Create the folder, writable for its owner only, and delete the folders of earlier sources.
 
-    Processes that still run earlier sources find their folder gone, compile, and make it again.
+    A process that still runs earlier sources compiles them again and creates its folder anew.
     """
     if folder.is_dir():
         return

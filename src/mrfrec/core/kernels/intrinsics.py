@@ -1,7 +1,7 @@
-"""What kernels need and numba does not offer, or compiles slowly.
+"""What kernels need and numba lacks or compiles slowly.
 
-Addresses of LAPACK routines travel as plain integers, so that kernels using them stay cacheable
-(numba refuses to cache a function that holds a ctypes pointer).
+Kernels take the addresses of LAPACK routines as plain integers, because numba does not cache a function that
+holds a ctypes pointer.
 """
 
 from functools import cache
@@ -27,7 +27,7 @@ class Lapack(NamedTuple):
 
 @cache
 def lapack(dtype: str) -> Lapack:
-    """The routines for "float32" or "float64"."""
+    """Return the routines for "float32" or "float64"."""
     letter = {"float32": "s", "float64": "d"}[dtype]
 
     def address(name: str) -> int:
@@ -41,10 +41,11 @@ def lapack(dtype: str) -> Lapack:
 def fortran(typingctx: Any, address: Any, arguments: Any) -> Any:
     """Call the Fortran routine at `address`, every argument by reference.
 
-    An array passes the address of its first element, a pair (array, offset) that of a later one in memory. An
-    integer passes a 32-bit copy (a letter such as "L" goes as `ord("L")`: the first byte of a little-endian
-    integer), a float a copy of its own type. Returns the last argument as the routine left it where that is
-    an integer, such as LAPACK's `info`, else 0.
+    An array is passed as the address of its first element, and a pair (array, offset) as the address of the
+    element at that offset in memory. An integer is passed as a 32-bit copy, and a float as a copy of its own
+    type. A letter such as "L" is written as `ord("L")`: Fortran reads the first byte of the little-endian
+    integer. Return the last argument as the routine left it if it is an integer, such as LAPACK's `info`;
+    otherwise 0.
     """
     signature = types.int32(types.intp, arguments)
 
@@ -79,7 +80,7 @@ def fortran(typingctx: Any, address: Any, arguments: Any) -> Any:
 
 @intrinsic
 def prefetch(typingctx: Any, address: Any) -> Any:
-    """Ask for the cache line at `address` ahead of its use; never faults, changes nothing."""
+    """Load the cache line at `address` before it is used; an invalid address does no harm."""
     signature = types.void(types.intp)
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -95,7 +96,7 @@ def prefetch(typingctx: Any, address: Any) -> Any:
 
 @intrinsic
 def integers_128(typingctx: Any) -> Any:
-    """Return a pointer to 128 integers of 64 bits, which last until the function returns."""
+    """Return a pointer to 128 integers of 64 bits on the stack, valid until the function returns."""
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return cgutils.alloca_once(builder, ir.IntType(64), 128)

@@ -1,8 +1,8 @@
-"""Ordered pairs: what came before each entry of a history, in the same pass over pairs as XᵀX.
+"""Ordered pairs: predict every entry of a history from earlier ones, in the same pass over pairs as XᵀX.
 
-A user's entries at step p were predicted from v_p = Σ_{step(a) < p} δ^{p − step(a) − 1}·e_a. With y² their
-weights, W_g the sum of the weights at step g, and A_g = W_{g+1} + δ²·A_{g+1}, entries at the steps g ≤ h with
-lag h − g add δ^lag·A_h to C = Σ y²·v·vᵀ, and for g < h also y_h²·δ^(lag − 1) to D = Σ y²·v·eᵀ.
+A user's entries at step p are predicted from v_p = Σ_{step(a) < p} δ^{p − step(a) − 1}·e_a. Let y² be their
+weights, W_g the sum of the weights at step g, and A_g = W_{g+1} + δ²·A_{g+1}. A pair of entries at steps
+g ≤ h, with lag h − g, adds δ^lag·A_h to C = Σ y²·v·vᵀ and, if g < h, y_h²·δ^(lag − 1) to D = Σ y²·v·eᵀ.
 """
 
 from typing import Any, NamedTuple
@@ -15,18 +15,19 @@ from mrfrec.core.kernels.compile import inner, kernel
 from mrfrec.core.kernels.intrinsics import fortran
 from mrfrec.core.kernels.rows import AHEAD, ask_for, row_cost
 
-LAGS = 64  # from this lag on, a pair counts as one without order
-PLANES = 4  # of an accumulator: XᵀX, C, and D with the row's item as the later and as the earlier one
+LAGS = 64  # Pairs with this lag or a longer one count as unordered.
+# Planes of an accumulator: XᵀX, C, D with the row's item as the later one, and D with it as the earlier one.
+PLANES = 4
 
 
 _L, _N, _T = ord("L"), ord("N"), ord("T")  # left or lower, not transposed, transposed
 
 
 class Order(NamedTuple):
-    """What ordered pairs take beside `Incidence`, whose entries these are."""
+    """What ordered pairs need beyond `Incidence`; its entries are in the same order."""
 
-    step: Any  # (nnz) uint16: the number of earlier times in the user's history; 0 for features
-    after: Any  # (nnz) float32: A of the entry's step; 0 for features
+    step: Any  # (nnz) uint16: the entry's step in the history, from 0; 0 for features
+    after: Any  # (nnz) float32: A at the entry's step; 0 for features
     decay: Any  # (LAGS+1) o·δ^lag; 0 at the end
     decay_before: Any  # (LAGS+1) o·δ^(lag − 1); 0 at both ends
     diagonal: Any  # (m) the diagonal of o·C_order
@@ -34,9 +35,9 @@ class Order(NamedTuple):
 
 @kernel
 def sum_what_follows(user_ptr, values, steps, square, first, last, after, weight):
-    """Compute A of the entries of some users.
+    """Compute A for the entries of users first to last.
 
-    `square` is δ². `weight` is scratch, with a number for every step and one more.
+    `square` is δ². `weight` is scratch, one longer than the most steps of a user.
     """
     for u in range(first, last):
         start, stop = uint64(user_ptr[u]), uint64(user_ptr[u + 1])
@@ -57,7 +58,7 @@ def sum_what_follows(user_ptr, values, steps, square, first, last, after, weight
 
 @kernel
 def sum_diagonal(X, order, first, last):
-    """Compute the diagonal of o·C_order for some items."""
+    """Compute the diagonal of o·C_order for items first to last."""
     for i in range(first, last):
         total = 0.0
         for t in range(uint64(X.item_ptr[i]), uint64(X.item_ptr[i + 1])):
@@ -67,9 +68,9 @@ def sum_diagonal(X, order, first, last):
 
 @inner
 def add_ordered(X, order, i, accumulator):
-    """Add the part of row i before its diagonal, of XᵀX and of all ordered pairs, plane by plane.
+    """Add row i, up to its diagonal, of XᵀX and of the ordered pairs to the planes of the accumulator.
 
-    Which of two items came first is as good as random, so that nothing branches on it.
+    Which of two items came first is unpredictable, so the loop does not branch on it.
     """
     end = uint64(len(X.begin))
     binary, even = len(X.values) == 0, len(X.values) == 0 or X.alike
@@ -89,7 +90,7 @@ def add_ordered(X, order, i, accumulator):
         for q in range(start, own):
             j = uint64(X.items[q])
             lag = step - np.int64(order.step[q])
-            is_earlier = lag < 0  # item i
+            is_earlier = lag < 0  # whether item i came before item j
             distance = uint64(min(np.int64(abs(lag)), np.int64(LAGS)))
             y = x if even else X.values[q]
             other = np.float64(order.after[q])
@@ -101,7 +102,7 @@ def add_ordered(X, order, i, accumulator):
 
 @inner
 def clear_ordered(X, i, accumulator, cost):
-    """Set the row before its diagonal back to zero, as `clear_row` does."""
+    """Reset row i, up to its diagonal, to zero in all planes, as `clear_row` does in one."""
     if cost > i // 8:
         for j in range(i):
             for plane in range(PLANES):
@@ -116,7 +117,7 @@ def clear_ordered(X, i, accumulator, cost):
 
 @kernel
 def dense_ordered(X, order, scaling, diagonal, first, last, accumulator, C, D):
-    """Compute rows of the lower triangle of C, and of both triangles of D the same pairs."""
+    """Compute rows first to last of the lower triangle of C, and the same pairs of D in both triangles."""
     a, g = scaling.a, scaling.g
     for i in range(first, last):
         add_ordered(X, order, i, accumulator)
@@ -149,7 +150,7 @@ def multiply_rows(lapack, P, D, i0, i1, j0, j1, panel):
 
 @kernel
 def weights_from_panel(P, panel, i0, i1, j0, j1, less, scale, row_factor, D):
-    """B_ij = ((P·D)_ij − P_ij·less_j)·scale_j/s_i, which replaces D; no weight of an item for itself."""
+    """Replace D by B_ij = ((P·D)_ij − P_ij·less_j)·scale_j/s_i, with B_ii = 0."""
     for i in range(i0, i1):
         for j in range(j0, j1):
             D[i, j] = (panel[i, j - j0] - P[i, j] * less[j - j0]) * (scale[j] * row_factor[i])
@@ -158,20 +159,20 @@ def weights_from_panel(P, panel, i0, i1, j0, j1, less, scale, row_factor, D):
 
 
 @kernel
-def gather_ordered(X, order, first, last, item_ptr, block, place, batch, store, accumulator):
-    """Do as `gather` does for C and D: the rows D of the targets come first, then the triangle of C."""
+def gather_ordered(X, order, first, last, item_ptr, block, number, batch, store, accumulator):
+    """Do what `gather` does, for C and D: store the targets' rows of D, then the triangle of C."""
     kinds, d = batch.kinds, batch.target
     for i in range(first, last):
         wanted = 0
         for s in range(item_ptr[i], item_ptr[i + 1]):
-            wanted += place[s] - 1
+            wanted += number[s] - 1
         if wanted == 0:
             continue
         cost = row_cost(X, X.rank, i)
         add_ordered(X, order, i, accumulator)
         for s in range(uint64(item_ptr[i]), uint64(item_ptr[i + 1])):
             b = block[s]
-            length = uint64(place[s] - 1)
+            length = uint64(number[s] - 1)
             base, begin = uint64(batch.kind_ptr[b]), uint64(batch.store_ptr[b])
             k = uint64(batch.kind_ptr[b + 1]) - base
             targets = uint64(batch.dependent_ptr[b + 1] - batch.dependent_ptr[b])
@@ -190,13 +191,15 @@ def gather_ordered(X, order, first, last, item_ptr, block, place, batch, store, 
 
 @kernel
 def solve_ordered(lapack, blocks, batch, scaling, diagonal, more, ridge, store, L, at, a, g):
-    """Step 3 with D beside C: turns each block's rows of D into its estimates.
+    """Step 3 for ordered pairs: replace each block's rows of D by its estimates.
 
-    B' = P·D − P·dMat(diag(P·D) ⊘ diag(P)),  P = (C + ridge)⁻¹, columns T of the targets alone. These are
-    last in C + ridge = L·Lᵀ, so that L⁻¹ of unit vectors is zero but in their own corner.
+    B' = P·D − P·dMat(diag(P·D) ⊘ diag(P)) with P = (C + ridge)⁻¹, computed for the columns of the targets
+    alone. Targets come last in C + ridge = L·Lᵀ, so that L⁻¹ of a target's unit vector is zero outside the
+    corner of the targets.
 
-    `diagonal` is that of S, `more` what C has beyond it. L, `at`, a and g are scratch: k² + 2·k·d values for
-    k items and d targets, and k numbers each. Returns the block that is not positive definite, or −1.
+    `diagonal` is the diagonal of S; `more` is added to it for C. For k items and d targets, the scratch L has
+    k² + 2·k·d values, and `at`, a and g have k each. Return the first block that is not positive definite, or
+    −1.
     """
     one, zero = store.dtype.type(1.0), store.dtype.type(0.0)
     for b in blocks:
@@ -229,7 +232,7 @@ def solve_ordered(lapack, blocks, batch, scaling, diagonal, more, ridge, store, 
         if not factorise(lapack, k, L):
             return b
 
-        # Behind the factor, k × 2d by columns: D of the targets, then unit vectors.
+        # Behind the factor are 2d columns of length k: D of the targets, then unit vectors.
         right = k * k
         units = right + d * k
         for t in range(k):

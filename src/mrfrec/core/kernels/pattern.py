@@ -1,4 +1,4 @@
-"""§3.1: the entries of S that pass the threshold, and the largest of each column; the nearest items."""
+"""§3.1: the entries of S above the threshold and the largest per column; nearest items for item-kNN."""
 
 import numpy as np
 from numba import uint64
@@ -26,9 +26,9 @@ def _item(key, i, m):
 
 @inner
 def _offer(key, largest, n, cutoff):
-    """Add a key to the n largest so far, unless there are enough larger ones; return n and the cutoff.
+    """Add a key to the n largest so far if it exceeds the cutoff; return the new n and cutoff.
 
-    When the room is full, the larger half stays.
+    When `largest` is full, only its larger half is kept.
     """
     if key <= cutoff:
         return n, cutoff
@@ -42,9 +42,9 @@ def _offer(key, largest, n, cutoff):
 
 @inner
 def _row(X, scaling, counts, i, end, threshold, accumulator, items, sizes):
-    """List the entries j < end of row i of S, j ≠ i, with |S_ij| > threshold; return how many there are.
+    """List the entries of row i of S with j < end, j ≠ i and |S_ij| > threshold; return how many there are.
 
-    `counts` says how many items of each history come before `end`. `items` and `sizes` need room for `end`.
+    `counts` has the number of items before `end` in each history. `items` and `sizes` need `end` elements.
     """
     a, g, by_g = scaling.a, scaling.g, scaling.by_g
     ai, gi = a[i], g[i]
@@ -54,7 +54,7 @@ def _row(X, scaling, counts, i, end, threshold, accumulator, items, sizes):
     add_firsts(X, counts, i, accumulator)
     accumulator[i] = 0
 
-    # Pairs without a common user have |S| = |g_i·g_j|: those that pass come first in by_g.
+    # Pairs without a common user have |S| = |g_i·g_j|. In the order of by_g, all that pass come first.
     unused = 0
     while 2 * cost + unused < end:
         if np.float32(abs(gi * g[by_g[unused]])) <= threshold:
@@ -62,7 +62,8 @@ def _row(X, scaling, counts, i, end, threshold, accumulator, items, sizes):
         unused += 1
 
     found = 0
-    if 2 * cost + unused < end:  # few items touched: visit these alone
+    # If few items have a common user with item i, visit only these.
+    if 2 * cost + unused < end:
         for s in range(unused):
             j = by_g[s]
             if j < end and j != i and accumulator[j] == 0:
@@ -96,26 +97,26 @@ def _row(X, scaling, counts, i, end, threshold, accumulator, items, sizes):
 
 @inner
 def _tally(sizes, shift, histogram):
-    """Count magnitudes in bins; those that share all but their last `shift` bits share a bin."""
+    """Count magnitudes in bins; magnitudes that differ only in the last `shift` bits share a bin."""
     for s in range(len(sizes)):
         histogram[np.float32(sizes[s]).view(np.uint32) >> np.uint32(shift)] += 1
 
 
 @kernel
 def list_pairs(X, scaling, rows, start, threshold, histogram, shift, accumulator, counts, items, sizes):
-    """List the entries before the diagonal with |S| > threshold, `counts` of them in each row.
+    """List the entries before the diagonal with |S| > threshold, and write their number per row to `counts`.
 
-    Stops before a row for which the room left might not do, and returns its place in `rows`.
+    Stop before a row that might not fit in the room left, and return its index in `rows`.
     """
     written = 0
-    for place in range(start, len(rows)):
-        i = rows[place]
+    for r in range(start, len(rows)):
+        i = rows[r]
         if written + i > len(items):
-            return place
+            return r
         free = slice(written, len(items))
         found = _row(X, scaling, X.rank, i, i, threshold, accumulator, items[free], sizes[free])
         _tally(sizes[written : written + found], shift, histogram)
-        counts[place] = found
+        counts[r] = found
         written += found
     return len(rows)
 
@@ -125,11 +126,11 @@ def list_columns(
     X, scaling, lengths, first, last, threshold, ties, limits, histogram, shift, accumulator, items, sizes,
     largest, counts, tied, keys
 ):  # fmt: skip
-    """Write the keys of the largest entries of each column with |S| > threshold, largest first.
+    """Write the keys of the largest entries with |S| > threshold of each column, largest first.
 
-    Each column gets at most half as many as `largest` has room for, and `counts` tells how many. `tied` tells
-    how many entries have |S| ≤ ties; with `limits`, column i gets at most limits[i] of these. Stops before a
-    column for which the room left in `keys` might not do, and returns it.
+    A column gets at most half as many as `largest` has room for; their number is written to `counts`. The
+    number of entries with |S| ≤ ties is written to `tied`; with `limits`, column i gets at most limits[i] of
+    them. Stop before a column that might not fit in the room left in `keys`, and return it.
     """
     m = len(scaling.a)
     most = len(largest) // 2
@@ -161,9 +162,9 @@ def list_columns(
 
 @inner
 def _sort_largest(keys, start, stop, most):
-    """Move the `most` largest of keys[start:stop] to its front, largest first; return how many that are.
+    """Move the `most` largest of keys[start:stop] to the front, largest first; return how many there are.
 
-    The complements are sorted: the smallest complements are those of the largest keys.
+    Keys are complemented, sorted in ascending order, and complemented again.
     """
     end = stop if stop - start < most else start + most
     for t in range(start, stop):
@@ -185,22 +186,22 @@ def _count_above(keys, start, stop, threshold):
 
 @kernel
 def count_directed(rows, counts, items, column_counts):
-    """Add how many of these pairs each column gets: every pair goes to both of its items."""
+    """Add the number of pairs per column to `column_counts`; a pair counts in the columns of both items."""
     t = 0
-    for place in range(len(rows)):
-        column_counts[rows[place]] += counts[place]
-        for _ in range(counts[place]):
+    for r in range(len(rows)):
+        column_counts[rows[r]] += counts[r]
+        for _ in range(counts[r]):
             column_counts[items[t]] += 1
             t += 1
 
 
 @kernel
 def fill_directed(rows, counts, items, sizes, m, slot, keys):
-    """Write these pairs into the columns of both items, at `slot`."""
+    """Write every pair into the columns of both items; `slot` is where a column's next key goes."""
     t = 0
-    for place in range(len(rows)):
-        i = rows[place]
-        for _ in range(counts[place]):
+    for r in range(len(rows)):
+        i = rows[r]
+        for _ in range(counts[r]):
             j, size = np.int64(items[t]), sizes[t]
             keys[slot[i]] = _key(i, j, m, size)
             slot[i] += 1
@@ -211,7 +212,7 @@ def fill_directed(rows, counts, items, sizes, m, slot, keys):
 
 @kernel
 def sort_keys(first, last, most, ptr, keys, counts):
-    """Sort the columns, largest first, and count what the cap leaves of each."""
+    """Sort columns first to last, largest first, and count the keys that `most` leaves in each."""
     for i in range(first, last):
         counts[i] = _sort_largest(keys, ptr[i], ptr[i + 1], most)
 
@@ -220,8 +221,8 @@ def sort_keys(first, last, most, ptr, keys, counts):
 def cut_columns(first, ptr, keys, threshold, ties, limits, counts, tied):
     """Apply a higher threshold and the limits on ties to sorted columns, from column `first` on.
 
-    `counts` has how many keys of each column count, and gets how many are left; `tied` gets how many of those
-    that pass the threshold have |S| ≤ ties.
+    `counts` holds the number of valid keys per column, and is lowered to the number left. The number of
+    entries above the threshold with |S| ≤ ties is written to `tied`.
     """
     for c in range(len(counts)):
         start, stop = ptr[c], ptr[c] + counts[c]
@@ -232,7 +233,7 @@ def cut_columns(first, ptr, keys, threshold, ties, limits, counts, tied):
 
 @kernel
 def decode_columns(first, m, ptr, keys, counts, out):
-    """Write the items of the keys that count, column after column."""
+    """Write the items of the first `counts` keys of each column, column after column."""
     t = 0
     for c in range(len(counts)):
         for s in range(ptr[c], ptr[c] + counts[c]):
@@ -242,14 +243,14 @@ def decode_columns(first, m, ptr, keys, counts, out):
 
 @kernel
 def sort_columns(column_ptr, neighbors, first, last):
-    """Ascending rows in each column, in place."""
+    """Sort the neighbours of items first to last in place, ascending."""
     for i in range(first, last):
         sort(neighbors, column_ptr[i], column_ptr[i + 1], column_ptr[i + 1])
 
 
 @kernel
 def columns_with_diagonal(column_ptr, columns, items, out_ptr, out):
-    """Write the columns of some items, N(i) ∪ {i}, ascending."""
+    """Write N(i) ∪ {i} of some items, ascending."""
     for c in range(len(items)):
         i, slot, smaller = items[c], out_ptr[c], 0
         for t in range(column_ptr[i], column_ptr[i + 1]):
@@ -261,10 +262,10 @@ def columns_with_diagonal(column_ptr, columns, items, out_ptr, out):
 
 @kernel
 def nearest(X, lengths, norms, shrink, first, last, row, largest, items, values):
-    """For items first to last, find those with the largest (XᵀX)_ij ÷ (‖x_i‖·‖x_j‖ + shrink) above zero.
+    """For items i from first to last, find the j with the largest positive (XᵀX)_ij ÷ (‖x_i‖·‖x_j‖ + shrink).
 
-    `lengths` are those of the histories in X.begin; `row` is zero before and after; `largest` has room for
-    twice as many neighbours as are kept.
+    `lengths` has the lengths of the histories in X.begin. `row` is scratch, zero before and after; `largest`
+    is scratch for twice as many neighbours as are kept.
     """
     m = len(norms)
     most = items.shape[1]

@@ -6,7 +6,7 @@ from numba import uint64
 from mrfrec.core.kernels.compile import inner, kernel
 from mrfrec.core.kernels.sorting import first_at_least
 
-_COUNTED = 512  # scores between two looks at whether a place is beyond those that count
+_COUNTED = 512  # Scores to compare between two checks whether a rank already exceeds k.
 
 
 @kernel
@@ -26,9 +26,9 @@ def score_dense(user_ptr, items, values, first, last, B, base, out):
 def score_sparse(
     user_ptr, items, values, first, last, B_ptr, B_items, B_values, base, scores, marked, out_ptr, found, out
 ):
-    """Write base + x·B of users first to last, for the items with evidence alone.
+    """Write base + x·B of users first to last, only for items with evidence.
 
-    `scores` are those of `base`, and nothing is `marked`, before and after.
+    `scores` and `marked` are scratch: before and after, `scores` equals `base` and nothing is marked.
     """
     end = 0
     for u in range(first, last):
@@ -43,9 +43,9 @@ def score_sparse(
                         marked[i] = True
                         found[end] = i
                         end += 1
-        for place in range(start, end):
-            i = uint64(found[place])
-            out[place] = scores[i]
+        for t in range(start, end):
+            i = uint64(found[t])
+            out[t] = scores[i]
             scores[i], marked[i] = base[i], False
         out_ptr[u - first + 1] = end
 
@@ -63,9 +63,9 @@ def embed(user_ptr, items, values, first, last, left, V, out):
 
 @kernel
 def add_low_rank(vectors, V, sums, out):
-    """Add V·h to `out`, users × items, with h in the columns of `vectors`; `sums` is for as many users.
+    """Add V·h to `out`, users × items, with h in the columns of `vectors`; `sums` is scratch, one per user.
 
-    Terms are added one after the other, four in each round.
+    Terms are added one after the other, four per round.
     """
     m, k = V.shape
     for i in range(m):
@@ -87,13 +87,13 @@ def add_low_rank(vectors, V, sums, out):
 
 @inner
 def _worse(score, item, than_score, than_item, order):
-    """Ranked lower: a smaller score, or the same score and a later place in the order."""
+    """Return whether an item ranks lower: its score is smaller, or equal and it comes later in `order`."""
     return score < than_score or (score == than_score and order[item] > order[than_item])
 
 
 @inner
 def _sift_down(items, scores, root, length, order):
-    """Restore the heap, worst on top, below `root`."""
+    """Restore the heap below `root`; the worst item is on top."""
     while True:
         child = 2 * root + 1
         if child >= length:
@@ -111,7 +111,7 @@ def _sift_down(items, scores, root, length, order):
 
 @inner
 def _offer(score, item, items, best, held, order):
-    """Keep an item if it is among the best so far; returns how many are kept."""
+    """Keep an item if it is among the best so far; return how many are kept."""
     k = len(items)
     if held == k:
         if _worse(best[0], items[0], score, item, order):
@@ -128,7 +128,7 @@ def _offer(score, item, items, best, held, order):
 
 @inner
 def _sort(items, best, held, order):
-    """Put the kept items in order, best first, and empty the other places."""
+    """Sort the kept items, best first, and write −1 and −∞ to the unused ranks."""
     if held < len(items):
         for root in range(held // 2 - 1, -1, -1):
             _sift_down(items, best, root, held, order)
@@ -136,8 +136,8 @@ def _sort(items, best, held, order):
         items[0], items[length] = items[length], items[0]
         best[0], best[length] = best[length], best[0]
         _sift_down(items, best, 0, length, order)
-    for place in range(held, len(items)):
-        items[place], best[place] = -1, -np.inf
+    for rank in range(held, len(items)):
+        items[rank], best[rank] = -1, -np.inf
 
 
 @kernel
@@ -146,10 +146,10 @@ def add_where_best(
 ):
     """Add V·h to `out`, users × items, for all items that may be among the best; the others get −∞.
 
-    `about` has V·h up to rounding, a share of ‖h‖·‖v‖ and of what is in `out`, and −∞ for items that are not
-    compared: their sums are wanted in any case. h are the rows of `vectors`, `norms` and `lengths` are ‖h‖
-    and ‖v‖. As scratch, `chosen` has a place per item, `top` and `best` one for each of the k best.
-    Terms are added one after the other, as in `add_low_rank`.
+    `about` has V·h with an error of at most `rounding` times ‖h‖·‖v‖ + |out|. An item with −∞ in `about` is
+    not compared: its sum is computed in any case. `vectors` has the h in rows; `norms` has ‖h‖ and `lengths`
+    ‖v‖. `chosen` is scratch with an entry per item, `top` and `best` are scratch of length k. Terms are added
+    one after the other, as in `add_low_rank`.
     """
     for u in range(len(out)):
         row, sums, h = about[u], out[u], vectors[u]
@@ -187,14 +187,14 @@ def add_where_best_of_one(
     h, V, reach, lengths, rounding, underflow, factor, had, hidden, order,
     tried, tried_sums, top, best, chosen, sums, out,
 ):  # fmt: skip
-    """Add V·h to `out`, the scores of one user, as `add_where_best` does, without any product beforehand.
+    """Add V·h to `out`, the scores of one user, as `add_where_best` does, but without an approximate product.
 
-    The k-th best of a few items with the largest scores, those `tried`, is what the best reach. V·h adds at
-    most ‖v‖·‖h‖ to a score (Cauchy-Schwarz): few items can reach that, and still fewer after half of the
-    terms. The sums of items in the history are wanted in any case.
+    The items with the largest scores before V·h are `tried` first; their k-th best score is a lower bound for
+    the best. V·h adds at most ‖v‖·‖h‖ to a score (Cauchy-Schwarz), so few other items can reach the bound,
+    and fewer still after half of the terms. Sums of items in the history are computed in any case.
 
-    `reach` and `lengths` have ‖h‖ and ‖v‖, then those of the second halves; `reach` includes a share
-    `rounding`. As scratch, `top` and `best` have k places, `chosen` and `sums` one for each item.
+    `reach` has ‖h‖ of the whole vector and of its second half, enlarged by `rounding`; `lengths` has ‖v‖
+    likewise. `top` and `best` are scratch of length k; `chosen` and `sums` have an entry per item.
     """
     half, end = len(h) // 2, len(h)
     for t in range(len(hidden)):
@@ -238,7 +238,7 @@ def add_where_best_of_one(
 def _add_terms(items, count, V, h, first, last, sums):
     """Add the terms first to last of V·h to the `sums` of some items, one after the other.
 
-    An addition waits for the one before it, but not for those of three other items.
+    Four items are summed at once, because an addition waits only for the previous one to the same sum.
     """
     many = count - count % 4
     for t in range(0, many, 4):
@@ -265,7 +265,7 @@ def select_dense(scores, hide_ptr, hide_items, order, out_items, out_scores):
             row[hide_items[t]] = -np.inf
         k, held = len(items), 0
         for i in range(len(row)):
-            # Most are not, which a call would be slow to tell.
+            # Test here first: most items fail, and a call for each would be slow.
             if row[i] > -np.inf and (held < k or row[i] >= best[0]):
                 held = _offer(row[i], i, items, best, held, order)
         _sort(items, best, held, order)
@@ -275,9 +275,9 @@ def select_dense(scores, hide_ptr, hide_items, order, out_items, out_scores):
 def select_sparse(
     ptr, items, scores, hide_ptr, hide_items, base, best_first, order, marks, out_items, out_scores, evidence
 ):
-    """Choose the best items of each row: those with scores of their own, and the others by base score.
+    """Choose the best items of each row: score the listed items by `scores`, and all others by `base`.
 
-    `marks` are 0 before and after; meanwhile 1 for an item with a score of its own, 2 for a hidden one.
+    `marks` is scratch, 0 before and after; meanwhile it is 1 for a listed item and 2 for a hidden one.
     """
     for u in range(len(out_items)):
         found, best = out_items[u], out_scores[u]
@@ -295,8 +295,8 @@ def select_sparse(
             if marks[i] == 0:
                 held = _offer(base[i], i, found, best, held, order)
         _sort(found, best, held, order)
-        for place in range(held):
-            evidence[u, place] = marks[found[place]] == 1
+        for rank in range(held):
+            evidence[u, rank] = marks[found[rank]] == 1
         for t in range(ptr[u], ptr[u + 1]):
             marks[items[t]] = 0
         for t in range(hide_ptr[u], hide_ptr[u + 1]):
@@ -305,18 +305,18 @@ def select_sparse(
 
 @kernel
 def weights_between(B_ptr, B_items, B_values, had, targets, out):
-    """Write B[had, targets] into `out`, which holds zeros; the items of each row of B ascend."""
+    """Write B[had, targets] into `out`, which is zero before; the items in a row of B ascend."""
     for a in range(len(had)):
         for b in range(len(targets)):
             end = B_ptr[had[a] + 1]
-            place = first_at_least(targets[b], B_items, B_ptr[had[a]], end)
-            if place < end and B_items[place] == targets[b]:
-                out[a, b] = B_values[place]
+            t = first_at_least(targets[b], B_items, B_ptr[had[a]], end)
+            if t < end and B_items[t] == targets[b]:
+                out[a, b] = B_values[t]
 
 
 @kernel
 def add_sparse(user_ptr, items, values, first, last, B_ptr, B_items, B_values, column, out):
-    """Add x·B of users first to last to `out`; column `column[i]` of it is item i, unless that is below 0."""
+    """Add x·B of users first to last to `out`; item i goes to column column[i], or nowhere if that is −1."""
     for u in range(first, last):
         scores = out[u - first]
         for t in range(user_ptr[u], user_ptr[u + 1]):
@@ -328,14 +328,13 @@ def add_sparse(user_ptr, items, values, first, last, B_ptr, B_items, B_values, c
 
 
 @kernel
-def places_of_hidden(
-    base, low, weight, factor, seen_ptr, seen_items, hidden_ptr, hidden_items, k, first, last, row, places
+def ranks_of_hidden(
+    base, low, weight, factor, seen_ptr, seen_items, hidden_ptr, hidden_items, k, first, last, row, ranks
 ):
-    """Write the place of each hidden item of users first to last, among all items but those seen.
+    """Write the rank of each hidden item of users first to last, among all items that the user has not seen.
 
-    The scores are (base + weight·low) · factor, and an item comes after all those that tie with it. Places
-    beyond k are not counted to the end, and any number above k stands for them. `row` is scratch space for a
-    user's scores.
+    The scores are (base + weight·low) · factor; of tied items, the hidden one ranks last. Counting stops once
+    a rank exceeds k, so that a number above k means only that. `row` is scratch for the scores of a user.
     """
     for u in range(first, last):
         of_base, of_low = base[u], low[u]
@@ -350,4 +349,4 @@ def places_of_hidden(
                 for i in range(start, stop):
                     count += row[i] >= score
                 start = stop
-            places[t] = count
+            ranks[t] = count

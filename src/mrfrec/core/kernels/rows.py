@@ -12,12 +12,12 @@ from mrfrec.core.kernels.intrinsics import prefetch
 class Incidence(NamedTuple):
     """X from both sides: the items of each user, and the users of each item."""
 
-    items: Any  # (nnz) uint32: the items of each user, ascending, one user after the other
+    items: Any  # (nnz) uint32: the items of all users, user by user, ascending
     values: Any  # (nnz) float64, √w_u·x_uj; empty if all are 1
-    item_ptr: Any  # (m+1) int64: the entries of item i in `begin` and `rank` are item_ptr[i] to item_ptr[i+1]
-    begin: Any  # (nnz) start of the history of each user of the item, ascending
+    item_ptr: Any  # (m+1) int64: item i has the entries item_ptr[i] to item_ptr[i+1] of `begin` and `rank`
+    begin: Any  # (nnz) where the histories of the item's users begin in `items`, ascending
     rank: Any  # (nnz) uint32: number of that user's items before item i
-    alike: bool  # each user's values are the same
+    alike: bool  # whether the values of every user are all equal
 
 
 class Scaling(NamedTuple):
@@ -30,7 +30,7 @@ class Scaling(NamedTuple):
 
 @kernel
 def count_items(first, last, ptr, items, values, counts):
-    """Count how often each item occurs in a range of rows; entries with a value of 0 do not count."""
+    """Count the entries of each item in rows first to last; entries with value 0 do not count."""
     for q in range(uint64(ptr[first]), uint64(ptr[last])):
         if len(values) == 0 or values[q] != 0:
             counts[items[q]] += 1
@@ -38,10 +38,10 @@ def count_items(first, last, ptr, items, values, counts):
 
 @kernel
 def transpose(first, last, ptr, items, values, slot, out_rows, out_values):
-    """Write a range of rows by item: of each entry the row and the value, unless that is 0.
+    """Transpose rows first to last: write the row and the value of every entry to its item.
 
-    Without values, write where the row begins and the rank of the item in it. `slot` is where the next entry
-    of each item goes.
+    Entries with value 0 are left out. Without values, write where the row begins and the index of the item in
+    it. `slot` is where an item's next entry goes.
     """
     for u in range(uint64(first), uint64(last)):
         start = uint64(ptr[u])
@@ -78,7 +78,7 @@ def scale_users(user_ptr, factor, x):
 
 @kernel
 def hash_columns(X, first, last, hashes):
-    """Compute a hash of the users and values of each item."""
+    """Compute a hash of the users and values of items first to last."""
     prime = uint64(0x9E3779B97F4A7C15)
     for i in range(first, last):
         h = prime
@@ -118,20 +118,20 @@ def first_twins(X, hashes, by_hash, twin):
         i = by_hash[s]
         t = s - 1
         while t >= 0 and hashes[by_hash[t]] == hashes[i]:
-            # Takes a second step only if different columns have the same hash, which is very rare.
+            # The loop goes on only if different columns have the same hash, which is very rare.
             if _same_column(X, twin[by_hash[t]], i):
                 twin[i] = twin[by_hash[t]]
                 break
             t -= 1
 
 
-AHEAD = 8  # prefetch the items of users this far ahead
+AHEAD = 8  # Prefetch the items of users this far ahead.
 _LINE = 64  # bytes of a cache line
 
 
 @inner
 def ask_for(array, first, count):
-    """Prefetch a part of an array, which may end beyond it."""
+    """Prefetch `count` elements of an array, which may end beyond the array."""
     address = array.ctypes.data + array.itemsize * np.int64(first)
     stop = address + array.itemsize * np.int64(count)
     while address < stop:
@@ -141,10 +141,11 @@ def ask_for(array, first, count):
 
 @inner
 def add_firsts(X, counts, i, accumulator):
-    """Add the first items of each user of item i, `counts` of them, times the user's value of i.
+    """Add the values of the first items of each user of item i, times the user's value of i.
 
-    With the lengths of the histories that is row i of XᵀX, with the ranks of i the part before its diagonal.
-    Histories lie all over memory, and are asked for a few users ahead to save most of the waiting.
+    `counts` says how many items per user. If these are the lengths of the histories, the result is row i of
+    XᵀX; if they are X.rank, it is the row up to the diagonal. Histories are scattered over memory, so
+    they are prefetched a few users ahead.
     """
     end = uint64(len(X.begin))
     binary = len(X.values) == 0
@@ -152,7 +153,8 @@ def add_firsts(X, counts, i, accumulator):
         soon = t + uint64(AHEAD)
         if soon < end:
             ask_for(X.items, X.begin[soon], counts[soon])
-            if not binary:  # in every entry, the user's value of item i included, or only in the first
+            # Equal values need only the first; otherwise the user's value of item i is needed, too.
+            if not binary:
                 ask_for(X.values, X.begin[soon], 1 if X.alike else counts[soon] + 1)
         start, count = uint64(X.begin[t]), uint64(counts[t])
         if binary:
@@ -179,7 +181,7 @@ def row_cost(X, counts, i):
 
 @inner
 def clear_row(X, i, accumulator, cost):
-    """Set the row before its diagonal back to zero: the items touched if these are few, else all."""
+    """Reset row i to zero up to its diagonal: only the items touched if they are few, otherwise all."""
     if cost > i // 8:
         for j in range(i):
             accumulator[j] = 0
@@ -192,9 +194,9 @@ def clear_row(X, i, accumulator, cost):
 
 @kernel
 def sum_rows(first, last, ptr, rows, values, weight, Z, out):
-    """Write weight_u·Σ value·Z[row] over the rows of each u from first to last into `out`, as wide as Z.
+    """Write weight_u·Σ value·Z[row] over the rows of u into out[u], for u from first to last.
 
-    Eight rows are added in each round, so that the sums are read and written less often.
+    Eight rows are added per round, so that the sums are read and written less often.
     """
     k, one = Z.shape[1], Z.dtype.type(1.0)
     binary = len(values) == 0

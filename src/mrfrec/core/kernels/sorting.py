@@ -1,23 +1,23 @@
-"""Sorting and bisection of a range, in place.
+"""Sort a range in place, and search it by bisection.
 
-numba's `np.sort` and `np.partition` take seconds to compile for each type; these take a fraction of one.
+numba takes seconds to compile `np.sort` and `np.partition` for each type; these functions take a fraction.
 """
 
 from mrfrec.core.kernels.compile import inner
 from mrfrec.core.kernels.intrinsics import integers_128
 
-_FEW = 16  # values, up to which insertion is quicker
+_FEW = 16  # Up to this many values, insertion sort is quicker.
 
 
 @inner
 def sort(values, start, stop, until):
-    """Sort values[start:stop] in place, ascending, as far as the places before `until` are concerned.
+    """Sort values[start:stop] in place, ascending, so that values[start:until] is final.
 
-    Quicksort with the median of three as pivot. Parts that begin at `until` or later are left unsorted: with
-    `until = start + k` it selects the k smallest and sorts them. There is no recursion, which machine code
-    that is loaded from disk does not survive.
+    This is quicksort with the median of three as pivot. Parts that begin at `until` or later stay unsorted:
+    `until = start + k` selects the k smallest values and sorts them. It does not recurse, because recursive
+    machine code does not work once it is loaded from disk.
     """
-    waiting = integers_128()  # parts to be sorted later, the larger of two: log2 of the length
+    waiting = integers_128()  # the larger parts, to be sorted later; at most log2 of the length
     depth = 0
     while True:
         while stop - start > _FEW and start < until:
@@ -59,7 +59,7 @@ def sort(values, start, stop, until):
 
 @inner
 def first_at_least(value, values, start, stop):
-    """Return the first place in values[start:stop], ascending, that holds `value` or more; else `stop`."""
+    """Return the first index from start to stop with values[index] ≥ value, else `stop`; values ascend."""
     while start < stop:
         middle = (start + stop) // 2
         if values[middle] < value:

@@ -87,7 +87,7 @@ _LEAST_ON_DEVICE = 8.0
 
 
 class Preparation(NamedTuple):
-    """How parameters will be measured."""
+    """The plan for measuring parameters: the model to try, and the memory and time for its trials."""
 
     final: Plan  # of the fit that follows, with the memory of measuring
     settings: Settings  # of the model that is tried

@@ -144,7 +144,7 @@ class Trials:
         weight = dtype.type(0.0 if self._low is None else rank_weight * self._spread)
         k, places = asked.places(self._goal.k), np.empty(asked.hidden.nnz, np.int64)
         self._engine.run(
-            lambda task, row: kernels.places_of_hidden(
+            lambda task, row: kernels.ranks_of_hidden(
                 self._base, low, weight, factors, *self._seen[:2], *self._hidden[:2], k, *task, row, places
             ),
             self._tasks,
