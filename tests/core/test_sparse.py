@@ -1,6 +1,7 @@
 """§3 against the naive truth: pattern, schedule, blocks."""
 
 import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -272,6 +273,17 @@ def test_cap_bites_within_the_limit_where_all_pairs_would_not_fit() -> None:
 def test_one_user_with_everything_is_mentioned() -> None:
     X = sp.random_array((300, 1200), density=0.01, rng=np.random.default_rng(0), format="lil")
     X[0] = 1
-    with pytest.warns(MrfrecWarning, match=r"one user has 1,200 items, and so \d\d% of .*max_history=1000"):
+    lengths = np.diff(X.tocsr().indptr) ** 2
+    times = lengths.sum() / lengths[1:].sum()
+    said = rf"1,200 items, and so \d\d% of .* {times:.1f} times as long .*max_history=1000"
+    steps: list[str] = []
+    with pytest.warns(MrfrecWarning, match=said):
         MRF.paper(sparsity=0.01, max_neighbors=20).fit(X.tocsr() != 0)
+    # The warning comes before the work.
+    model = MRF.paper(sparsity=0.01, max_neighbors=20)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MrfrecWarning)
+        with pytest.raises(MrfrecWarning, match="one user has"):
+            model.fit(X.tocsr() != 0, progress=lambda step, *_: steps.append(step))
+    assert not steps
     MRF.paper(sparsity=0.01, max_neighbors=20).fit(X.tocsr()[1:] != 0)  # no warning, or this fails

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mrfrec.checks import warn
 from mrfrec.core.engine import Progress, part_of
 from mrfrec.core.plan import Settings, Sizes
 from mrfrec.data.catalogue import DataSize
@@ -99,7 +98,7 @@ class Field:
             fitted = fitting.fit(
                 data.matrix, settings, engine, features=self._features_of_used(data, settings),
                 times=data.times, copied=context.copied, reuse=reuse,
-                announce=lambda plan: None if before.announced else measuring.announce(plan),
+                announce=lambda plan: None if before.announced else measuring.announce(plan, data),
             )  # fmt: skip
             plan = FitPlan(**vars(before.completed(fitted.plan)))
             learned = self._with_scores(fitted, plan, data, settings)
@@ -114,8 +113,6 @@ class Field:
             timings["new items"] = time.perf_counter() - began
             timings["total"] += timings["new items"]
             stages["new items"] = max(more.memory.stages.values())
-        if plan.kind == "sparse":
-            _warn_of_a_giant(data)
         engine.finish()
         return replace(learned, timings=timings, memory_plan=stages)
 
@@ -206,15 +203,3 @@ class Field:
 def _largest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     """Return the larger number of planned bytes, stage by stage."""
     return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}
-
-
-def _warn_of_a_giant(data: Interactions) -> None:
-    """Warn of a user who makes a sparse model less accurate than its sparsity suggests."""
-    lengths = np.diff(data.matrix.indptr).astype(np.float64)
-    longest = int(lengths.max())
-    share = float(lengths.max() ** 2 / (lengths**2).sum())
-    if longest > 1000 and share > 0.1:
-        warn(
-            f"one user has {longest:,} items, and so {share:.0%} of all pairs of items. Items that only this "
-            "user has look alike. Read the data with max_history=1000 to leave such users out."
-        )

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from mrfrec.checks import warn
 from mrfrec.core import costs, fitting
 from mrfrec.core.accuracy import mean_and_error
 from mrfrec.core.deciding import decide
@@ -386,7 +387,7 @@ def measure_before(task: Task, data: Interactions, context: "FitContext") -> Out
             return Outcome(said=f"nothing measured, which takes {takes}")
         try:
             plan = prepare(asked, data.matrix, task.settings, task.free, engine, context.copied)
-            announce(plan.final)
+            announce(plan.final, data)
             start = start_of(task.settings)
             free = [name for name in task.free if name != "rank_weight" or plan.settings.rank]
             if asked.times is None:  # too few people came after a cut to ask them
@@ -410,6 +411,16 @@ def measure_before(task: Task, data: Interactions, context: "FitContext") -> Out
     return Outcome(measured, said, seconds, plan.final, engine.memory.stages, share)
 
 
-def announce(plan: Plan) -> None:
-    """Log a plan."""
+def announce(plan: Plan, data: Interactions) -> None:
+    """Log a plan, and warn of a user who makes a sparse model slow and less accurate."""
     _log.info("%s", plan)
+    lengths = np.diff(data.matrix.indptr).astype(np.float64)
+    longest, all_products = lengths.max(), (lengths**2).sum()
+    share = longest**2 / all_products
+    if plan.kind == "sparse" and longest > 1000 and share > 0.1:
+        times = all_products / max(all_products - longest**2, 1)
+        warn(
+            f"one user has {longest:,.0f} items, and so {share:.0%} of all pairs of items: the products of "
+            f"the fit take about {times:,.1f} times as long as without this user. Items that only this user "
+            "has look alike. Read the data with max_history=1000 to leave such users out."
+        )
