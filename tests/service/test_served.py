@@ -1,6 +1,7 @@
 """The models of a service: chosen by name or by visitor, exchanged when their files are."""
 
 import errno
+import fcntl
 import math
 import os
 import shutil
@@ -14,6 +15,7 @@ import scipy.sparse as sp
 
 from asking import rows_for
 from mrfrec import MRF, ModelFileError, ParameterError
+from mrfrec.service import served
 from mrfrec.service.problems import ProblemError
 from mrfrec.service.served import ServedModels
 
@@ -214,4 +216,27 @@ def test_folder_of_copies_that_was_tidied_away_is_made_again(files: dict[str, Pa
     replace_by(path, files["b"])
     before = models.choose("m").served.file_hash
     models.follow()
+    assert models.choose("m").served.file_hash != before
+
+
+def test_folder_of_copies_that_is_locked_or_open_to_others_makes_a_model_stale_until_it_is_not(
+    files: dict[str, Path], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = path.parent / "copies"
+    models = ServedModels({"m": path}, copies=folder)
+    before = models.choose("m").served.file_hash
+    monkeypatch.setattr(served, "_LONGEST_WAIT", 0.05)
+    monkeypatch.setattr(served, "_FIRST_PAUSE", 0.0)
+    replace_by(path, files["b"])
+    descriptor = os.open(folder, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    models.follow()
+    assert models.stale == {"m": "another process locks the folder of copies"}
+    os.close(descriptor)
+    folder.chmod(0o777)
+    models.follow()
+    assert models.stale.keys() == models._due.keys() == {"m"}
+    folder.chmod(0o700)
+    models.follow()
+    assert not models.stale
     assert models.choose("m").served.file_hash != before

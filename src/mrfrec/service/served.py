@@ -7,6 +7,7 @@ once. A process holds a shared lock on a copy while a model answers from it. The
 copy removes it. The next process that opens a model removes the copies of processes that were killed.
 """
 
+import errno
 import fcntl
 import gc
 import hashlib
@@ -43,8 +44,10 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 300.0
 # Why a model is stale.
 _IN_PLACE, _GONE, _FAILED = "changed in place", "gone", "cannot be opened"
 _FORGOTTEN = "may have people who were forgotten"
+_LOCKED = "another process locks the folder of copies"
+_LONGEST_WAIT = 10.0  # seconds, for a lock of another process
 # No other file of the folder of copies is ever removed.
-_COPY_NAME = re.compile(r"[0-9a-f]{32}\.copy|unfinished\.copy")
+_COPY_NAME = re.compile(r"[0-9a-f]{32}\.copy|unfinished-\w+\.copy")
 _PIECE = 1 << 20  # bytes that are copied at once
 
 
@@ -183,9 +186,11 @@ class ServedModels:
             try:
                 served = self._opened(name)
             except Exception as error:
-                self.stale.setdefault(name, _FAILED)
+                self.stale.setdefault(name, _LOCKED if isinstance(error.__cause__, TimeoutError) else _FAILED)
                 again = ""
-                if not isinstance(error, MrfrecError) or isinstance(error.__cause__, OSError):
+                passes = not isinstance(error, MrfrecError) or isinstance(error.__cause__, OSError)
+                # A ParameterError is about the folder of copies, not about the file.
+                if passes or isinstance(error, ParameterError):
                     self._due[name] = time.monotonic() + pause, min(2 * pause, _LONGEST_PAUSE)
                     again = f" It is tried again in {pause:g} s."
                 _log.error("model %s stays as it is: %s%s", name, error, again)
@@ -313,35 +318,57 @@ def folder_of_copies(path: "str | os.PathLike[str] | None") -> Path:
 
 def copied(model: Path, folder: Path) -> OwnCopy:
     """Copy a model file into the folder, or use the copy with the same content that is there."""
-    with _alone_in(folder), model_file(model).open("rb") as source:
+    # The file is read without the lock of the folder: a slow disk keeps no other process waiting.
+    with model_file(model).open("rb") as source:
         written = os.fstat(source.fileno()).st_mtime
         copy = folder / f"{_hash(source)}.copy"
-        if (descriptor := _shared(copy)) is None:
+        with _alone_in(folder):
+            if (descriptor := _shared(copy)) is not None:
+                return OwnCopy(copy, written, descriptor)
+            descriptor, name = tempfile.mkstemp(".copy", "unfinished-", folder)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        unfinished = Path(name)
+        try:
             source.seek(0)
-            unfinished = folder / "unfinished.copy"
-            descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_SH)
-                with open(descriptor, "wb", closefd=False) as target:
-                    # The file may have changed since it was read first.
-                    copy = folder / f"{_hash(source, target)}.copy"
-                unfinished.replace(copy)
-            except BaseException:
-                unfinished.unlink(missing_ok=True)
-                os.close(descriptor)
-                raise
-    return OwnCopy(copy, written, descriptor)
+            with open(descriptor, "wb", closefd=False) as target:
+                # The file may have changed since it was read first.
+                copy = folder / f"{_hash(source, target)}.copy"
+            with _alone_in(folder):
+                # Another process may have made the same copy meanwhile.
+                if (other := _shared(copy)) is None:
+                    unfinished.replace(copy)
+                    return OwnCopy(copy, written, descriptor)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            os.close(descriptor)
+            raise
+    unfinished.unlink(missing_ok=True)
+    os.close(descriptor)
+    return OwnCopy(copy, written, other)
 
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Wait until no other process copies into the folder, so that it never has two unfinished copies."""
+    """Wait until no other process adds files to the folder or removes some."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _lock(descriptor, fcntl.LOCK_EX, folder)
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, how: int, path: Path) -> None:
+    """Lock an open file; a process that was stopped may hold its lock for ever."""
+    deadline = time.monotonic() + _LONGEST_WAIT
+    while True:
+        try:
+            return fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                said = f"another process has locked it for {_LONGEST_WAIT:g} s"
+                raise TimeoutError(errno.ETIMEDOUT, said, str(path)) from None
+        time.sleep(0.02)
 
 
 def _hash(source: BufferedIOBase, target: BufferedIOBase | None = None) -> str:
@@ -360,12 +387,15 @@ def _shared(copy: Path) -> int | None:
         descriptor = os.open(copy, os.O_RDONLY)
     except FileNotFoundError:
         return None
-    # This waits for a process that is about to remove the copy.
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
-    if _is_named(copy, descriptor):
-        return descriptor
-    os.close(descriptor)
-    return None
+    is_named = False
+    try:
+        # This waits for a process that is about to remove the copy.
+        _lock(descriptor, fcntl.LOCK_SH, copy)
+        is_named = _is_named(copy, descriptor)
+    finally:
+        if not is_named:
+            os.close(descriptor)
+    return descriptor if is_named else None
 
 
 def _is_named(copy: Path, descriptor: int) -> bool:
