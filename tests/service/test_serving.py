@@ -2,6 +2,8 @@
 
 import gc
 import json
+import logging
+import os
 import re
 import signal
 import socket
@@ -23,6 +25,7 @@ import mrfrec
 from mrfrec.errors import DataError
 from mrfrec.service import ServiceSettings, create_app, serve
 from mrfrec.service.access_control import new_key
+from mrfrec.service.server import lines_in_thread
 
 from servers import (
     ASK,
@@ -378,6 +381,24 @@ def test_reader_of_the_log_that_stops_stops_nothing_else(shop: Path) -> None:
             assert {"time", "level"} <= json.loads(lines[0]).keys()
         finally:
             process.kill()
+
+
+def test_log_into_a_full_pipe_that_does_not_block_takes_no_time_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with os.fdopen(reading, "rb") as reader, os.fdopen(writing, "wb") as stderr:
+        monkeypatch.setattr(sys, "__stderr__", stderr)
+        with lines_in_thread(["test.log"], logging.Formatter()):
+            for number in range(100):
+                logging.getLogger("test.log").error("%d %s", number, "x" * 10_000)
+            time.sleep(0.1)
+            before = time.process_time()
+            time.sleep(0.5)
+            assert time.process_time() - before < 0.25
+            lines = [reader.readline() for _ in range(100)]
+    assert [int(line.split()[0]) for line in lines] == [*range(100)]
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import gc
 import ipaddress
 import logging
 import os
+import select
 import signal
 import socket
 import sys
@@ -317,4 +318,8 @@ def _write(lines: "Queue[str | None]") -> None:
             # The program that reads stderr may have closed it.
             with suppress(OSError):
                 while rest:
-                    rest = rest[stderr.write(rest) :]
+                    written = stderr.write(rest)
+                    # Somebody has made the pipe non-blocking, and it is full.
+                    if written is None:
+                        select.select([], [stderr], [])
+                    rest = rest[written or 0 :]
