@@ -416,7 +416,29 @@ def test_what_a_role_may_not_do_is_refused_before_the_work(postgres: str) -> Non
     )
     with pytest.raises(DataError, match="row-level security"):
         publish(guest, 3)
+    execute(postgres, "grant select on recs to guest")
+    with pytest.raises(DataError, match="row-level security"):
+        fetch(guest, CENSUS)
     assert fetch(postgres, CENSUS) == [(30, "item 2", "item 2")]
+
+
+def test_table_that_does_not_take_every_row_keeps_the_old_ones(database: str) -> None:
+    publish(database, 1)
+    if database.startswith("sqlite"):
+        execute(
+            database,
+            "create trigger fewer before insert on recs when new.rank = 3 begin select raise(ignore); end",
+        )
+    else:
+        execute(
+            database,
+            "create function nothing() returns trigger language plpgsql as 'begin return null; end'",
+            "create trigger fewer before insert on recs for each row when (new.rank = 3) "
+            "execute function nothing()",
+        )
+    with pytest.raises(DataError, match=r"table recs took 20 of 30 rows\. Nothing was changed"):
+        publish(database, 2)
+    assert fetch(database, CENSUS) == [(30, "item 1", "item 1")]
 
 
 def test_lost_connection_leaves_the_old_rows(postgres: str) -> None:

@@ -141,6 +141,7 @@ class Staging:
         for frame in frames:
             target.load(frame)
             rows += len(frame)
+        target.rows = rows
         self._targets.append(target)
         return rows
 
@@ -198,6 +199,8 @@ class _Target:
     ) -> None:
         of, name = parse_table(table)
         self._cursor, self._schema, self._rank, self._staging = cursor, schema, rank, staging
+        # Number of staged rows.
+        self.rows = 0
         self.dialect = _SQLITE if url.startswith("sqlite") else _POSTGRES
         self.shown = f"table {table}"
         self._shown = f"{redacted(url)}: {self.shown}"
@@ -260,11 +263,18 @@ class _Target:
             kinds = self._schema.values()
             nulls = ("null" if kind is None else f"cast(null as {_SQL_TYPES[kind]})" for kind in kinds)
             rows = f"{', '.join(nulls)} where false"
-        self._change(f"insert into {self._table} ({self._columns}) select {rows}")
+        inserted = self._change(f"insert into {self._table} ({self._columns}) select {rows}")
+        if not rehearse and inserted != self.rows:
+            raise DataError(
+                f"{self._shown} took {inserted:,} of {self.rows:,} rows. Nothing was changed: look for a "
+                "trigger or a rule of the table that leaves rows out."
+            )
 
-    def _change(self, statement: str) -> None:
+    def _change(self, statement: str) -> int:
+        """Execute a statement, and return the number of rows that it has changed."""
         try:
             self._cursor.execute(statement)
+            return int(self._cursor.rowcount)
         except Exception as error:
             if "permission denied for table" not in str(error):
                 raise
