@@ -439,6 +439,11 @@ def test_alerts_are_about_metrics_and_labels_that_exist(shop: Path) -> None:
         assert names or rule["expr"].startswith("up{")
         for name in names:
             assert re.search(rf"^{name}[ {{]", said, flags=re.MULTILINE), name
+        # An alert that compares with earlier days does not end by itself after a day.
+        if "offset" in rule["expr"]:
+            fixed, compared = rule["expr"].split(" or ")
+            assert re.search(r"> 0\.\d+$", fixed)
+            assert compared.count("[7d] offset 1d") == 2
         for label in re.findall(r"(\w+)=\"|\bby \((\w+)\)|\$labels\.(\w+)", str(rule)):
             label = "".join(label)
             assert label in ("job", "instance") or f'{label}="' in said, label
