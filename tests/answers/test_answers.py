@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 import scipy.sparse as sp
@@ -51,6 +52,18 @@ def test_half_of_a_surrogate_pair_is_refused_by_name(tmp_path: Path) -> None:
         model.recommend(history={"\ud800": ["item 04"]})
     with pytest.raises(DataError, match="unknown"):
         model.similar_items("\ud800")
+
+
+def test_a_series_of_pandas_whose_index_may_hold_the_items_is_refused() -> None:
+    model = MRF.paper(l2=2.0).fit(shop())
+    counts = pd.Series([5, 5, 7]).value_counts()
+    for history in (counts, {"Ann": counts}, [counts]):
+        with pytest.raises(ParameterError, match=r"if its index has the items, series\.to_dict\(\)"):
+            model.recommend(history=history)
+    items = pd.Series([5, 7])
+    assert (
+        model.recommend(history=items)["item"].tolist() == model.recommend(history=[5, 7])["item"].to_list()
+    )
 
 
 # ── filters for each user ─────────────────────────────────────────────────────────────────────────

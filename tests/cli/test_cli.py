@@ -773,6 +773,19 @@ def in_a_shell(command: str, cwd: Path, **settings: Any) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
+@pytest.mark.parametrize(
+    "command", ["recommend shop.mrf --all", "recommend shop.mrf --history i01", "similar shop.mrf i01"]
+)
+@pytest.mark.parametrize("name", ["o.csv", "o.json"])
+def test_a_table_of_events_is_not_replaced(shop: Path, tmp_path: Path, command: str, name: str) -> None:
+    events = "user,item\na,i01\n" if name == "o.csv" else '[{"user": "a", "item": "i01"}]'
+    (tmp_path / name).write_text(events)
+    done = in_a_shell(f"mrfrec {command} -o {tmp_path / name}", shop)
+    assert (done.code, done.out) == (2, "")
+    assert "It is a table of user, item. Remove it first" in done.err
+    assert (tmp_path / name).read_text() == events
+
+
 def test_a_full_disk_leaves_the_old_output_and_nothing_else(shop: Path, tmp_path: Path) -> None:
     command, name = "recommend shop.mrf --history i01", "o.parquet"
     (tmp_path / name).write_text("old")

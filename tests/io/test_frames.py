@@ -148,3 +148,28 @@ def test_a_library_that_cannot_be_is_refused(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(MissingLibraryError, match="pip install pandas"):
         mrfrec.load(path, frames="pandas")
     assert model.frames is None
+
+
+@pytest.mark.parametrize(
+    ("name", "form"), [("o.csv", None), ("o.jsonl", None), ("o.parquet", None), ("o.txt", "csv")]
+)
+def test_a_table_with_other_columns_is_not_replaced(tmp_path: Path, name: str, form: Any) -> None:
+    model = fitted("polars", IDS["texts"], titles=False)
+    events, path = pl.DataFrame({"user": ["a"], "item": ["sku-1"], "time": [7]}), tmp_path / name
+    write = {".jsonl": events.write_ndjson, ".parquet": events.write_parquet}
+    write.get(path.suffix, events.write_csv)(path)
+    before = path.read_bytes()
+    for call in (model.recommend_to, model.similar_items_to):
+        with pytest.raises(ParameterError, match=r"It is a table of user, item, time\. Remove it first"):
+            call(path, form=form)
+    assert path.read_bytes() == before
+    path.unlink()
+    for _ in range(2):
+        assert model.recommend_to(path, form=form, k=1, exclude_seen=False) == 6
+
+
+@pytest.mark.parametrize("name", ["bom.csv", "bom.csv.gz", "bom.parquet", "bom.JSONL"])
+def test_a_model_has_no_name_of_a_table(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ParameterError, match=r"path must be the name of a model, such as shop\.mrf"):
+        fitted("polars", IDS["texts"], titles=False).save(tmp_path / name)
+    assert not list(tmp_path.iterdir())

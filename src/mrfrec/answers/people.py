@@ -213,6 +213,7 @@ def _people_of_histories(history: object, fitted: FittedState, any_type: bool) -
             rule = "a mapping from items to numbers or datetimes, or from people to histories"
             raise ParameterError("history", rule, text, "Convert a time by datetime.fromisoformat(…).")
         return _people_of_lists(Ids.of(history, "user"), list(history.values()), fitted, any_type)
+    _refuse_index(history)
     listed = as_list(history, "item", "history")
     # The check for iterables is slow, and plain ids do not need it.
     several = not {*map(type, listed)} <= {int, str} and any(
@@ -255,12 +256,25 @@ def _entries(history: Any) -> tuple[list[Id], list[Any], str]:
         if len(are_times) == 2:
             raise DataError(_TIMES_FOR_ALL)
         return [*history], [*history.values()], "times" if True in are_times else "values"
+    _refuse_index(history)
     listed = [*history] if isinstance(history, Mapping) else as_list(history, "item", "history")
     try:  # An item that is listed twice counts where it comes last.
         listed = [*dict.fromkeys(reversed(listed))][::-1]
     except TypeError:  # Something in it cannot be an id.
         raise ParameterError("history", "a sequence of item ids", history) from None
     return listed, [None] * len(listed), "order"
+
+
+def _refuse_index(history: Any) -> None:
+    """Refuse a Series of pandas whose index may hold the items, as that of value_counts() does."""
+    if _library_of(history) != "pandas" or not hasattr(history, "index"):
+        return
+    if [*history.index] != [*range(len(history))]:
+        rule = "a Series of items with the index 0, 1, …, or a list or a mapping"
+        advice = (
+            "If its values are items, give series.tolist(); if its index has the items, series.to_dict()."
+        )
+        raise ParameterError("history", rule, "a Series with another index", advice)
 
 
 def _microseconds(time: Any) -> int:

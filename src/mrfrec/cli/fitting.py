@@ -22,11 +22,11 @@ from mrfrec.cli.options import (
     UserColumn,
 )
 from mrfrec.cli.show import check_output, progress_bar
-from mrfrec.errors import DataError, ParameterError
+from mrfrec.errors import DataError
+from mrfrec.fitted.files import check_model_name
 from mrfrec.io.artifact import open_file, read_erasures
 from mrfrec.io.atomic import WAIT, expanded, locked
 from mrfrec.io.item_table import read_item_table
-from mrfrec.io.sources import SUFFIXES
 from mrfrec.io.tables import RowsBefore, read_events
 from mrfrec.models.mrf.model import MRF
 from mrfrec.models.recommender import Recommender
@@ -275,9 +275,9 @@ def forget(own: ForgetOptions, reading: UserColumn, machine: Machine, target: Re
 
 
 def _check_model_file(output: Path | None) -> None:
-    """Refuse a name that a table has, which a model must not replace."""
-    if output is not None and output.suffix.lower() in SUFFIXES:
-        raise ParameterError("--output", "the name of a model, such as shop.mrf", str(output))
+    """Refuse a name that a table has, before long work starts."""
+    if output is not None:
+        check_model_name(output, "--output")
 
 
 @contextmanager

@@ -129,7 +129,8 @@ def recommend(
     duplicates), which the model keeps; users without a row that counts are left out.
 
     With a database, the rows replace those of --table in one transaction. A table that is missing is
-    created, one with other columns is refused. The columns are user, item, title, score, rank and source.
+    created; one with other columns is refused, as is a file that is such a table. The columns are user,
+    item, title, score, rank and source.
 
     \b
     Examples:

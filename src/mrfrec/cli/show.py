@@ -19,6 +19,7 @@ from mrfrec.data.catalogue import Catalogue
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.io.atomic import check_writable, refuse_own_input, writing
 from mrfrec.io.databases import refuse_url
+from mrfrec.io.frames import refuse_other_table
 from mrfrec.io.sources import paths_of
 from mrfrec.shown import Report, drawn_table, table_text
 
@@ -94,6 +95,8 @@ def write_rows(
 
     A table has no titles if the items have none, and no user if all rows are `of_one`.
     """
+    if output is not None and kind in ("csv", "json"):
+        refuse_other_table(output, f".{kind}", names)
     with nullcontext(sys.stdout) if output is None else output_file(output) as file:
         if kind == "csv":
             writer = csv.writer(file, lineterminator="\n")

@@ -1,6 +1,7 @@
 """Write a fitted state to a file, and read it from one. `mrfrec.load` is in `models/registry.py`."""
 
 import math
+import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -27,6 +28,7 @@ from mrfrec.errors import ModelFileError, ParameterError
 from mrfrec.fitted.state import FittedState, Learned
 from mrfrec.io.artifact import Stored, StoredArrays, open_file, read_erasures, write_file
 from mrfrec.io.atomic import file_path
+from mrfrec.io.sources import SUFFIXES
 
 _DATA_TYPES = {"users": int, "items": int, "pairs": int, "binary": bool, "fingerprint": str}
 # A file names these data frame libraries; polars is the default.
@@ -85,6 +87,13 @@ def save(
         "histories": include_histories,
     }
     return write_file(path, arrays, facts, mode=mode, file_hashes=file_hashes)
+
+
+def check_model_name(path: "str | PathLike[str]", parameter: str = "path") -> None:
+    """Refuse a name that a table has, which a model must not replace."""
+    name = file_path(path).name.lower()
+    if Path(re.sub(r"\.(gz|zst)$", "", name)).suffix in SUFFIXES:
+        raise ParameterError(parameter, "the name of a model, such as shop.mrf", str(path))
 
 
 def names_of(path: "str | PathLike[str]") -> set[Path]:

@@ -3,6 +3,8 @@
 Answers are written in batches of a few thousand users, and need not fit into memory as a whole.
 """
 
+import csv
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -17,9 +19,10 @@ import narwhals as nw
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from mrfrec.checks import check_threads
+from mrfrec.checks import check_threads, shortened
 from mrfrec.errors import DataError, ParameterError
-from mrfrec.io.atomic import writing
+from mrfrec.io.atomic import expanded, writing
+from mrfrec.io.batches import POLARS_ERRORS
 from mrfrec.io.databases import is_database, refuse_url
 from mrfrec.io.staging import Staging, check_table, open_staging, parse_table
 
@@ -106,7 +109,8 @@ def writing_rows(
     """Write batches of columns beside a file or a table of a database, and yield the number of rows.
 
     The new rows replace the old ones when the block ends; if the block raises, the old rows stay. With an
-    open `Staging`, all its tables are replaced together. `columns` maps columns to new names.
+    open `Staging`, all its tables are replaced together. `columns` maps columns to new names. A file that is
+    a table with other columns is refused.
     """
     check_threads("writing")
     renamed = new_names(columns, names)
@@ -128,6 +132,7 @@ def writing_rows(
         with open_staging(str(path)) as database:
             yield database.stage(table, schema, frames(), rank)
         return
+    refuse_other_table(path, _suffix(path, form), schema)
     error_of_caller: BaseException | None = None
     try:
         with writing(path) as unfinished:
@@ -242,6 +247,31 @@ def check_target(path: str | PathLike[str] | Staging, form: str | None, table: s
         advice = "Tables are in databases, such as postgresql://host/shop."
         raise ParameterError("table", "None with a file", table, advice)
     _suffix(path, form)
+
+
+def refuse_other_table(path: str | PathLike[str], suffix: str, names: Iterable[str]) -> None:
+    """Refuse to replace a table that has other columns: it is data, and no earlier answer."""
+    file, wanted = expanded(path), list(names)
+    if not file.is_file() or (columns := _columns_of(file, suffix)) in (None, wanted):
+        return
+    rule = f"a new file, or one with the columns {', '.join(wanted)}"
+    advice = f"It is a table of {shortened(', '.join(columns), 200)}. Remove it first, or give another name."
+    raise ParameterError("path", rule, str(path), advice)
+
+
+def _columns_of(file: Path, suffix: str) -> list[str] | None:
+    """Return the columns of a file that was written in a format; None if it is no table with rows."""
+    with suppress(OSError, ValueError, csv.Error, *POLARS_ERRORS):
+        if suffix == ".parquet":
+            return list(pl.read_parquet_schema(file))
+        with file.open("rb") as opened:
+            head = opened.read(1 << 16).decode(errors="replace").removeprefix("\ufeff")
+        if suffix == ".csv":
+            line, line_break, _ = head.partition("\n")
+            return next(csv.reader([line])) if line_break and line.strip() else None
+        first, _ = json.JSONDecoder().raw_decode(head.lstrip("[ \r\n\t"))
+        return list(first) if isinstance(first, dict) else None
+    return None
 
 
 def _suffix(path: str | PathLike[str], form: str | None) -> str:

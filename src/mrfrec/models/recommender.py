@@ -480,8 +480,8 @@ class Recommender(ABC):
         """Write what `recommend` returns to a file or a table of a database; returns the number of rows.
 
         The name of a file tells its form (.parquet, .csv, .jsonl), or `form` does. The file appears when it
-        is whole. A few thousand users at a time are held in memory. A user who is named several times counts
-        once, with a warning.
+        is whole; it may replace a table with the same columns. A few thousand users at a time are held in
+        memory. A user who is named several times counts once, with a warning.
 
         With the URL of a database (postgresql://, sqlite:///) the rows replace those of `table`, such as
         "recs" or "shop.recs", in one transaction. A missing table is created, with user and rank as its
@@ -615,7 +615,8 @@ class Recommender(ABC):
         Parameters
         ----------
         path
-            The file. A link stays, and its target is replaced.
+            The file, with a name such as shop.mrf; names of tables (.csv, .parquet) are refused. A link
+            stays, and its target is replaced.
         include_histories
             Also write the training users and their histories. Recommending by user id and updating need them.
         notes
@@ -626,6 +627,7 @@ class Recommender(ABC):
         replace_changed
             Also replace a file that another process has written since.
         """
+        files.check_model_name(path)
         names, fitted = files.names_of(path), self.fitted_
         known = {self._file_hashes[name] for name in names if name in self._file_hashes}
         file_hashes = None if check_flag("replace_changed", replace_changed) or not known else known
