@@ -60,6 +60,8 @@ def test_a_series_of_pandas_whose_index_may_hold_the_items_is_refused() -> None:
     for history in (counts, {"Ann": counts}, [counts]):
         with pytest.raises(ParameterError, match=r"if its index has the items, series\.to_dict\(\)"):
             model.recommend(history=history)
+    with pytest.raises(ParameterError, match=r"A file is Path\('hist\.csv'\)"):
+        model.recommend(history="hist.csv")
     items = pd.Series([5, 7])
     assert (
         model.recommend(history=items)["item"].tolist() == model.recommend(history=[5, 7])["item"].to_list()

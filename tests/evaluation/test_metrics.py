@@ -436,6 +436,7 @@ WRONG: list[tuple[Callable[[Split], Any], str]] = [
         "others or in another order",
     ),
     (lambda _: Case([[0, 1], [1, 0]], [{1}, set()], [1, 1]).lists(), "every user must have a target"),
+    (lambda split: write_split(split, __file__), "folder must be the name of a folder; this is a file; got"),
     (lambda split: write_split(split, ""), "folder must be the name of a folder; got ''"),
     (lambda split: write_split(split, NONE), "folder must be the name of a folder; got None"),
 ]

@@ -342,6 +342,22 @@ def test_a_line_of_many_letters_is_refused_before_it_is_in_memory(
     assert 100_000 < most < 500_000
 
 
+@pytest.mark.parametrize("packing", PACKED)
+@pytest.mark.parametrize(
+    ("name", "row"), [("x.csv", "user,item\na,1\n"), ("x.jsonl", '{"user":"a","item":1}\n')]
+)
+@pytest.mark.parametrize("empty", ["\n", "\r\n"])
+def test_a_text_of_empty_lines_is_refused(
+    name: str, row: str, packing: str, empty: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"{name}{packing}"
+    path.write_bytes(PACKED[packing]((row + empty * 1_500_000).encode()))
+    with pytest.raises(DataError, match="lines are empty, most of the file"):
+        read_interactions(path)
+    path.write_bytes(PACKED[packing]((row + empty * 1000).encode()))
+    assert len(read_interactions(path)) == 1
+
+
 def test_an_id_of_many_letters_is_a_bad_row(tmp_path: Path) -> None:
     frame = pl.DataFrame({"user": ["a", "b" * 100_001], "item": [1, 2]})
     frame.write_parquet(tmp_path / "t.parquet")

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from os import PathLike
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -18,6 +19,7 @@ from mrfrec.data.interactions import Interactions, as_histories
 from mrfrec.data.reading_options import LIMITS, RULES, moment
 from mrfrec.errors import DataError, ParameterError
 from mrfrec.fitted.state import FittedState
+from mrfrec.io.sources import SUFFIXES
 from mrfrec.io.tables import RowsBefore, read_events
 
 _LARGEST_VALUE = 1e30  # Sums of products of such values are finite in single precision.
@@ -201,7 +203,9 @@ def _people_of_histories(history: object, fitted: FittedState, any_type: bool) -
     if isinstance(history, np.ndarray) and history.ndim == 0:
         history = history.item()
     if isinstance(history, str | bytes | int | float | np.generic):
-        raise ParameterError("history", "item ids in a list, not one alone", history, f"Try [{history!r}].")
+        is_file = isinstance(history, str) and Path(history).suffix.lower() in SUFFIXES
+        advice = f"A file is Path({history!r})." if is_file else f"Try [{history!r}]."
+        raise ParameterError("history", "item ids in a list, not one alone", history, advice)
     if isinstance(history, PathLike) or is_table(history) or not isinstance(history, Iterable):
         return _people_of_table(history, fitted)
     if isinstance(history, Mapping):

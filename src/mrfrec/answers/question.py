@@ -72,7 +72,9 @@ class Question(Options):
         description="Above 0, each further item is less like the items before it; at 1 only this counts.",
     )
     strict: bool = Field(
-        False, description="Refuse users whom the model does not know; else they get the most popular items."
+        False,
+        description="Refuse users whom the model does not know; else they get the most popular items. "
+        "Unknown items of a history are ignored in both cases.",
     )
 
     def cost(self, lengths: Sequence[int]) -> int:

@@ -43,6 +43,7 @@ _VALUES = {
     "time": "a date or a time, 2026-11-16 or 2026-11-16T10:30:00",
 }  # fmt: skip
 _QUOTED = r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\""
+_HOW_TO_WRITE = "Texts stand in single quotes, numbers in none: brand = 'A' AND price > 5."
 _QUERY = r"(?i)\bselect\b|\(\s*(with|from|values|table)\b"
 _MOST_WORDS = 500  # names and signs; polars takes seconds for thousands, and ends the process for more
 _BEFORE_BRACKETS = {
@@ -226,6 +227,9 @@ def _mask_of_sql(text: str, table: ItemTable) -> Mask:
     The expression sees the columns of the table and nothing else; a query inside it is refused.
     """
     expression, names = _parsed(text)
+    if unknown := next((name for name in names if name not in table.frame.columns), None):
+        rule = f"about columns of the table of items: {table.names}"
+        raise ParameterError("where", rule, unknown, _HOW_TO_WRITE)
     columns = {name: table.column(name, "where") for name in names}
     rule = 'an expression that is true or false for each item, such as "price < 50"'
     if not columns:
@@ -271,5 +275,5 @@ def _check_form(text: str) -> None:
 
 def _wrong(text: str, error: BaseException) -> ParameterError:
     reason = str(error).strip().split("\n")[0][:200].rstrip(".")
-    advice = f"polars says: {reason}. Times compare with times: day >= DATE '2026-11-16'."
+    advice = f"polars says: {reason}. {_HOW_TO_WRITE} Times compare with times: day >= DATE '2026-11-16'."
     return ParameterError("where", "an expression in SQL that polars knows", text, advice)

@@ -138,7 +138,10 @@ def write_split(split: Split, folder: str | os.PathLike[str]) -> list[Path]:
         path = file_path(folder)
     except ParameterError:
         raise ParameterError("folder", "the name of a folder", folder) from None
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ParameterError("folder", "the name of a folder; this is a file", str(folder)) from None
     return [_write(path / f"{name}.parquet", *table, training.items) for name, table in tables.items()]
 
 

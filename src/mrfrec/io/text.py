@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import polars.selectors as cs
 
@@ -27,6 +28,8 @@ _NUMBERS = ("value", "time", UNREAD)
 _SPARE_COLUMNS = 4
 # The columns of JSON lines and their types are inferred from so many lines.
 _SAMPLE = 1000
+# So many empty lines are read in any text; a file of a megabyte may unpack to hundreds of millions.
+_EMPTY_LINES = 1_000_000
 
 
 def open_text(path: Path, label: str, separator: str | None, columns: list[str] | None) -> Source:
@@ -111,10 +114,18 @@ def _pieces(path: Path) -> Iterator[bytes]:
 
 
 def _bounded(path: Path, label: str) -> Iterator[bytes]:
-    """Yield a text in pieces; refuse a long line before all of it is in memory."""
+    """Yield a text in pieces; refuse a long line, or too many empty ones, before all is in memory."""
     # The number and the size of the line that the next piece continues.
     line, size = 1, 0
+    empty = 0
     for piece in _pieces(path):
+        breaks = np.frombuffer(piece.replace(b"\r", b""), np.uint8) == ord("\n")
+        empty += int((breaks[1:] & breaks[:-1]).sum())
+        # A file with an empty line after each row is read.
+        if empty > _EMPTY_LINES and empty > 0.75 * line:
+            raise DataError(
+                f"{label}, before line {line:,}: {empty:,} lines are empty, most of the file. Is it a table?"
+            )
         end = piece.find(b"\n")
         if size + (len(piece) if end < 0 else end) > LONGEST:
             raise DataError(
