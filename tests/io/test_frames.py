@@ -156,7 +156,7 @@ def test_a_library_that_cannot_be_is_refused(tmp_path: Path, monkeypatch: pytest
 def test_a_table_with_other_columns_is_not_replaced(tmp_path: Path, name: str, form: Any) -> None:
     model = fitted("polars", IDS["texts"], titles=False)
     events, path = pl.DataFrame({"user": ["a"], "item": ["sku-1"], "time": [7]}), tmp_path / name
-    write = {".jsonl": events.write_ndjson, ".parquet": events.write_parquet}
+    write: dict[str, Any] = {".jsonl": events.write_ndjson, ".parquet": events.write_parquet}
     write.get(path.suffix, events.write_csv)(path)
     before = path.read_bytes()
     for call in (model.recommend_to, model.similar_items_to):

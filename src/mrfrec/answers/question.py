@@ -74,7 +74,7 @@ class Question(Options):
     strict: bool = Field(
         False,
         description="Refuse users whom the model does not know; else they get the most popular items. "
-        "Unknown items of a history are ignored in both cases.",
+        "This is about users, not about the items of a history.",
     )
 
     def cost(self, lengths: Sequence[int]) -> int:
