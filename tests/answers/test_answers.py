@@ -62,10 +62,8 @@ def test_a_series_of_pandas_whose_index_may_hold_the_items_is_refused() -> None:
             model.recommend(history=history)
     with pytest.raises(ParameterError, match=r"A file is Path\('hist\.csv'\)"):
         model.recommend(history="hist.csv")
-    items = pd.Series([5, 7])
-    assert (
-        model.recommend(history=items)["item"].tolist() == model.recommend(history=[5, 7])["item"].to_list()
-    )
+    answer: Any = model.recommend(history=pd.Series([5, 7]))
+    assert answer["item"].tolist() == model.recommend(history=[5, 7])["item"].to_list()
 
 
 # ── filters for each user ─────────────────────────────────────────────────────────────────────────
