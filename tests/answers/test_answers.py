@@ -57,13 +57,21 @@ def test_half_of_a_surrogate_pair_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_series_of_pandas_whose_index_may_hold_the_items_is_refused() -> None:
     model = MRF.paper(l2=2.0).fit(shop())
     counts = pd.Series([5, 5, 7]).value_counts()
-    for history in (counts, {"Ann": counts}, [counts]):
+    orders = pd.DataFrame({"user": [1, 2, 2], "item": [9, 5, 7]})
+    for history in (
+        counts,
+        {"Ann": counts},
+        [counts],
+        orders["item"].value_counts(),
+        pd.Series({5: 1, 7: 2}),
+    ):
         with pytest.raises(ParameterError, match=r"if its index has the items, series\.to_dict\(\)"):
             model.recommend(history=history)
     with pytest.raises(ParameterError, match=r"A file is Path\('hist\.csv'\)"):
         model.recommend(history="hist.csv")
-    answer: Any = model.recommend(history=pd.Series([5, 7]))
-    assert answer["item"].tolist() == model.recommend(history=[5, 7])["item"].to_list()
+    for history in (pd.Series([5, 7]), orders[orders["user"] == 2]["item"]):
+        answer: Any = model.recommend(history=history)
+        assert answer["item"].tolist() == model.recommend(history=[5, 7])["item"].to_list()
 
 
 # ── filters for each user ─────────────────────────────────────────────────────────────────────────

@@ -270,10 +270,14 @@ def _entries(history: Any) -> tuple[list[Id], list[Any], str]:
 
 
 def _refuse_index(history: Any) -> None:
-    """Refuse a Series of pandas whose index may hold the items, as that of value_counts() does."""
+    """Refuse a Series of pandas whose index may hold the items, as that of value_counts() does.
+
+    Rows of a frame keep its index: the Series then has the name of a column, and the index has none.
+    """
     if _library_of(history) != "pandas" or not hasattr(history, "index"):
         return
-    if [*history.index] != [*range(len(history))]:
+    is_column = history.name not in (None, "count") and history.index.name is None
+    if not is_column and [*history.index] != [*range(len(history))]:
         rule = "a Series of items with the index 0, 1, …, or a list or a mapping"
         advice = (
             "If its values are items, give series.tolist(); if its index has the items, series.to_dict()."
