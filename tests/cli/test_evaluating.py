@@ -334,7 +334,7 @@ TUNE = "tune events.csv --metric ndcg@10 --heldout 30 -o no.json"
 NAMED_TWICE = "--model must be given at least twice, with different names"
 REFUSED = {
     "evaluate events.csv --min-items 400": "no interactions are left without users with fewer than 400 items",
-    "evaluate events.csv --model l2": "--model must be a model such as",
+    "evaluate events.csv --model l2": "--model must be one of MRF",
     "evaluate events.csv --model EASE --model ItemKNN": "--model must be given once; got 'EASE and ItemKNN'",
     "evaluate events.csv --model ''": "--model must be a model such as EASE, or left out; got ''",
     "evaluate events.csv --model nothing.json": "nothing.json cannot be read: No such file",
@@ -528,8 +528,8 @@ def test_models_are_typed_by_kind_name_parameters_and_files_or_refused(
     assert parse_model("", tuned)[1:3] == ("EASE", {"l1": 7.0, "l2": 1.0})
     Path("odd.json").write_text('{"model": "SVD", "parameters": {}}')
     for text, message in {
-        "EASY": r"a model such as .*; got 'EASY'\. Did you mean 'EASE'\?",
-        "EASE l2=1": "must be a model such as 'EASE: l2=100'",
+        "EASY": r"one of MRF, .*; got 'EASY'\. Did you mean 'EASE'\?",
+        "EASE l2=1": "must be one of MRF, .*; got 'EASE l2=1'",
         "EASE: model=EDLAE": "of one kind, not EASE and EDLAE",
         "a: tuned.json, model=MRF": "of one kind, not EASE and MRF",
         "a: model=SLIN": r"model must be one of MRF, EASE, .*; got 'SLIN'",

@@ -29,6 +29,7 @@ from naive_evaluation import Pair, Sets
 pytestmark = [
     pytest.mark.filterwarnings("ignore:column '(user|item)' has one"),
     pytest.mark.filterwarnings("ignore:all times of"),
+    pytest.mark.filterwarnings("ignore:each of"),
 ]
 
 SETTINGS = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])

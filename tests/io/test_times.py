@@ -272,9 +272,7 @@ def test_log_says_the_column_the_unit_and_the_range(caplog: pytest.LogCaptureFix
     span = ": 2018-03-05 to 2018-03-13"
     assert told == [span, f" (seconds){span}", f" (milliseconds){span}"]
     assert read_interactions(ROWS.with_columns(date=pl.lit("2018-01-02"))).times is None
-    assert caplog.messages[-1] == (
-        'times from "date": all are 2018-01-02, which tells no order: they are not used'
-    )
+    assert caplog.messages[-1] == ('times from "date": all are 2018-01-02, which alone tells no order')
 
 
 def test_of_several_columns_that_fit_one_is_to_be_named() -> None:

@@ -22,7 +22,7 @@ from mrfrec.models.mrf.parameters import RULES, Rule
 SOURCE = Path(mrfrec.__file__).parent
 MEASURING = {f"models/mrf/{name}.py" for name in ("measuring", "trials", "held_out", "scoring")}
 MEASURING |= {"fitted/measured.py"}
-CALLERS = {"cli/demo.py", "models/compiling.py"}  # they give parameters to models, as users do
+CALLERS = {"cli/inspecting.py", "models/compiling.py"}  # they give parameters to models, as users do
 
 
 @dataclass(frozen=True)

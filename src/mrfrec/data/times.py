@@ -158,7 +158,7 @@ def tell(times: Times, columns: list[str], unit: str) -> None:
     first, last = int(times.min()), int(times.max())
     span = f"{str(np.datetime64(first, 'us'))[:10]} to {str(np.datetime64(last, 'us'))[:10]}"
     if first == last:
-        span = f"all are {shown(first)}, which tells no order: they are not used"
+        span = f"all are {shown(first)}, which alone tells no order"
     _log.info("times from %s%s: %s", named, unit, span)
 
 

@@ -98,9 +98,10 @@ class Night:
     def refuse_if(self, reasons: Sequence[str]) -> None:
         """Refuse to go on if there are reasons to, unless the run was told to accept them."""
         self.record["reasons"] += reasons
-        for reason in reasons:
-            _log.warning("%s%s", reason, " (accepted)" if self.accept else "")
-        if reasons and not self.accept:
+        if self.accept:
+            for reason in reasons:
+                _log.warning("%s (accepted)", reason)
+        elif reasons:
             raise RefusedError(
                 f"nothing was published: {'; '.join(reasons)}. If this is as it should be, run the job with "
                 "accept=True (--accept); otherwise mend the data."
