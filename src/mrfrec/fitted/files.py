@@ -28,6 +28,7 @@ from mrfrec.errors import ModelFileError, ParameterError
 from mrfrec.fitted.state import FittedState, Learned
 from mrfrec.io.artifact import Stored, StoredArrays, open_file, read_erasures, write_file
 from mrfrec.io.atomic import file_path
+from mrfrec.io.databases import refuse_url
 from mrfrec.io.sources import SUFFIXES
 
 _DATA_TYPES = {"users": int, "items": int, "pairs": int, "binary": bool, "fingerprint": str}
@@ -93,6 +94,8 @@ def check_model_name(path: "str | PathLike[str]", parameter: str = "path") -> No
     """Refuse a name that a table has, which a model must not replace."""
     name = file_path(path).name.lower()
     if Path(re.sub(r"\.(gz|zst)$", "", name)).suffix in SUFFIXES:
+        # The URL of a store may have a password, which no message repeats.
+        refuse_url(path, "a file of this machine, not a URL")
         raise ParameterError(parameter, "the name of a model, such as shop.mrf", str(path))
 
 
