@@ -66,7 +66,7 @@ class People:
     rows: npt.NDArray[np.int64] | None = None  # their rows in `histories`, −1 if unknown; None: all, in order
     library: str | None = None  # data frame library of the ids, for tables of answers
     unknown: tuple[UnknownIds, ...] = ()
-    times: Times | None = None  # of the entries of `histories`; None if they have no order
+    times: Times | None = None  # one for each entry of `histories`; None if these have no order
     are_times: bool = True  # False: `times` are numbers that only tell the order.
     recency: Recency = BLIND  # how the model weights values by time
     is_anonymous: bool = False  # True for one history without an id

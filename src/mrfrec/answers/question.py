@@ -21,7 +21,7 @@ Boost = Mapping[str, str | Mapping[Any, float]] | None
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_MOST_COLUMNS = 20  # of `at_most`
+_MOST_COLUMNS = 20  # columns that `at_most` may name
 BOOST_LIMITS = {"add": (-1e30, 1e30), "multiply": (1e-6, 1e6)}  # sums are finite in single precision
 
 
@@ -136,7 +136,7 @@ def with_options(function: Callable[P, R]) -> Callable[P, R]:
     return function
 
 
-_COST_OF_RULES = 100  # of one list, in rows
+_COST_OF_RULES = 100  # rows that the rules of one list count
 _LEAST_VARIED, _MOST_VARIED = 50, 500  # candidates among which variety chooses
 
 

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from mrfrec.errors import BusyError, MrfrecError, ParameterError, RefusedError
 
-_CODES: dict[type[MrfrecError], int] = {RefusedError: 3, BusyError: 4}  # of errors whose exit code is not 2
+_CODES: dict[type[MrfrecError], int] = {RefusedError: 3, BusyError: 4}  # exit codes other than 2
 _log = logging.getLogger("mrfrec")
 _LESS_MEMORY = "make the model smaller, as with --sparsity 0.005, or use fewer --threads"
 
@@ -44,7 +44,10 @@ def main() -> None:
             signal.signal(each, interrupt)
     try:
         code = _run(arguments, stop, debug="--debug" in sys.argv)
-        for each in (signal.SIGINT, signal.SIGTERM):  # which would end Python on its way out, with their code
+        for each in (
+            signal.SIGINT,
+            signal.SIGTERM,
+        ):  # either would end Python on its way out, with its own code
             signal.signal(each, signal.SIG_IGN)
     except KeyboardInterrupt:  # a second signal, while the first was being handled
         code = None
@@ -104,7 +107,9 @@ def _in_words(error: Any) -> tuple[str, int]:
         command = context.command_path if context else "mrfrec"
         said = error.format_message().rstrip(".").replace("Value error, ", "")
         said = re.sub(r" \(Possible options?: (.+)\)$", r". Did you mean \1?", said)
-        for fault in getattr(error.__cause__, "errors", list)():  # of pydantic, which names no value
+        for fault in getattr(
+            error.__cause__, "errors", list
+        )():  # faults that pydantic lists without their values
             kind = {"int_parsing": "a whole number", "float_parsing": "a number"}.get(fault["type"])
             said = f"{said.partition(': ')[0]}: {fault['input']!r} is not {kind}" if kind else said
         return f"{said}{'' if said.endswith('?') else '.'} See {command} --help.", 2
@@ -127,7 +132,7 @@ def note(message: str) -> None:
 
 def written(path: str | Path) -> str:
     """Say that a file was written, with its size."""
-    from mrfrec.core.engine import human_bytes  # which loads numpy
+    from mrfrec.core.engine import human_bytes  # imported here, since it loads numpy
     from mrfrec.io.atomic import expanded
 
     return f"wrote {path} ({human_bytes(expanded(path).stat().st_size)})"

@@ -180,7 +180,7 @@ def examine() -> Iterator[Finding]:
     yield "memory", f"{human_bytes(memory)} free", low
     for library in blas_libraries():
         yield "BLAS", library, ""
-    tested = _self_test()  # which compiles what was not
+    tested = _self_test()  # compiles what has not been compiled
     yield _machine_code()
     yield tested
 

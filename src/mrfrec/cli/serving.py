@@ -166,7 +166,7 @@ def serve(own: ServeOptions, limits: ServedSettings) -> None:
     shares = None if own.split is None else parse_weights("--split", own.split)
     settings = ServiceSettings(**limits, access_log=own.log != "off")
     formatter = JsonLines() if own.log == "json" else logging.Formatter("mrfrec: %(message)s")
-    for handler in logging.getLogger("mrfrec").handlers:  # which tells why the service could not start
+    for handler in logging.getLogger("mrfrec").handlers:  # its lines say why the service could not start
         handler.setFormatter(formatter)
     logging.getLogger("uvicorn.error").setLevel(logging.INFO)
     with lines_in_thread(("mrfrec", "uvicorn.error", "asyncio"), formatter):

@@ -77,7 +77,7 @@ def steps_from_end(ptr: npt.NDArray[np.integer], times: Times) -> npt.NDArray[np
 class Recency(NamedTuple):
     """How the values of a history in a question fall with time."""
 
-    half_life: float = 0.0  # of events, in microseconds; 0: they do not fade
+    half_life: float = 0.0  # microseconds; 0 means that events do not fade
     recency: float = 1.0  # ρ
 
     @property

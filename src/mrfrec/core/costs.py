@@ -12,7 +12,7 @@ import numpy.typing as npt
 from mrfrec.core.low_rank import basis_size
 from mrfrec.core.plan import Plan, Settings, Sizes
 
-_ADDITION = 6e-10  # of a product of two values to an entry of S
+_ADDITION = 6e-10  # to add a product of two values to an entry of S
 _ORDERED = 4.0  # additions that a pair with an order takes
 _ENTRY = 5e-10  # to look at an entry of a row of S
 _CUBE = 2.8e-12  # per m³, of each of the three steps of the closed form

@@ -75,7 +75,7 @@ class Plan:
     reason: str
     l2: float | Literal["auto"]  # "auto" until the data has been looked at
     sparsity: float | None
-    rank: int = 0  # of the part beside the weights
+    rank: int = 0  # vectors of the part beside the weights
     needed: int = 0  # bytes that the fit adds to those in use, at most; 0 in a model that was loaded
     least: int = 0  # bytes that the limit must allow; with more, up to `needed`, the fit is faster
     limit: int = 0  # bytes that it may add

@@ -25,7 +25,7 @@ from mrfrec.errors import DataError
 T = TypeVar("T")
 Times = npt.NDArray[np.int64]
 
-SEED = 98765  # of the published splits
+SEED = 98765  # the seed of the published splits
 _HIDDEN = 0.1  # share of the items that are hidden to tune on, where a split is given
 
 

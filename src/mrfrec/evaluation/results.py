@@ -118,7 +118,7 @@ class Comparison(Tabular, Mapping[str, Evaluation]):
     """The results of several models on the same users, by name; the first is the reference."""
 
     evaluations: Sequence[Evaluation]
-    failures: Mapping[str, MrfrecError] = field(default_factory=dict)  # of models that were left out
+    failures: Mapping[str, MrfrecError] = field(default_factory=dict)  # why models were left out
 
     def __post_init__(self) -> None:
         for other in self.evaluations[1:]:

@@ -10,7 +10,7 @@ from mrfrec.data.holdout import Hashes, hashed, hashed_pairs
 from mrfrec.data.interactions import Interactions
 
 _SAMPLED = 1_000  # users
-_HASH = np.dtype("<u4")  # of a pair in a report
+_HASH = np.dtype("<u4")  # type of the hash of a pair in a report
 
 
 def sample_of(data: Interactions) -> dict[str, str]:
