@@ -44,10 +44,8 @@ def main() -> None:
             signal.signal(each, interrupt)
     try:
         code = _run(arguments, stop, debug="--debug" in sys.argv)
-        for each in (
-            signal.SIGINT,
-            signal.SIGTERM,
-        ):  # either would end Python on its way out, with its own code
+        # Either signal would end Python on its way out, with its own exit code.
+        for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_IGN)
     except KeyboardInterrupt:  # a second signal, while the first was being handled
         code = None
@@ -107,9 +105,8 @@ def _in_words(error: Any) -> tuple[str, int]:
         command = context.command_path if context else "mrfrec"
         said = error.format_message().rstrip(".").replace("Value error, ", "")
         said = re.sub(r" \(Possible options?: (.+)\)$", r". Did you mean \1?", said)
-        for fault in getattr(
-            error.__cause__, "errors", list
-        )():  # faults that pydantic lists without their values
+        # Pydantic's own error names no value.
+        for fault in getattr(error.__cause__, "errors", list)():
             kind = {"int_parsing": "a whole number", "float_parsing": "a number"}.get(fault["type"])
             said = f"{said.partition(': ')[0]}: {fault['input']!r} is not {kind}" if kind else said
         return f"{said}{'' if said.endswith('?') else '.'} See {command} --help.", 2

@@ -290,9 +290,8 @@ def explain(model: ModelFile, own: ExplainOptions, asking: NoveltyAndBoost) -> N
     parts = explanation(opened.fitted_, known, **whose)
     columns = reason_table(catalogue, catalogue.index_of(known), parts)
     if kind == "table":
-        for row in range(
-            len(parts.contributions), len(columns["item"])
-        ):  # rows without an item show a title there
+        # Rows without an item show their title in its place.
+        for row in range(len(parts.contributions), len(columns["item"])):
             columns["item"][row], columns["title"][row] = columns["title"][row], None
         last = {"item": "(score)", "contribution": parts.score}
         columns = {name: [*values, last.get(name)] for name, values in columns.items()}
