@@ -16,8 +16,8 @@ from mrfrec.errors import MemoryPlanError, ParameterError
 # The following numbers decide what `sparsity="auto"` means. They are the same on every machine: a GPU does
 # not change what is fitted. With more items than this, the closed form takes over two minutes on two cores.
 _DENSE_UP_TO = 25_000
-# A sparse model has so many neighbours per item on average: 0.5 % of the weights on the Million Song data,
-# which is the most accurate model of Table 2.
+# A sparse model has so many neighbours per item on average: 0.5 % of the weights on the Million Song data.
+# Table 2 has no more accurate model.
 _NEIGHBORS = 200
 # With fewer users than items, or few pairs per item, most covariances are noise; 100 neighbours are as
 # accurate as all (lab/results/defaults.md). With up to 1,000 items it makes no difference.

@@ -29,8 +29,8 @@ from mrfrec.core.statistics import moments
 
 # Chosen on two seeds of four data sets (docs/explanation/method.md); the ridge multiplies the usual one.
 NEIGHBORS, FEATURE_WEIGHT, RIDGE = 100, 7.0, 10.0
-# Chosen on one seed of Debian and of anime: near items count most. With q = 1 all new items get the same sum
-# of shares; with q = 0 new items with many alike items get the largest.
+# Chosen on one seed of Debian and of anime: near items count most. With q = 1 the shares of all new items
+# have the same sum; with q = 0 new items with many alike items get the largest.
 POWER, EVENNESS = 4, 0.75
 # Where weights are sparse, a column gets so many entries from alike items; more of them gain nothing.
 MOST_OF_ALIKE = 300
